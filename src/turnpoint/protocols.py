@@ -1,0 +1,294 @@
+"""All seams of turnpoint: what a part must do to be exchanged for another. What waits is async.
+
+An engine, an environment, a verifier, a rule or a loss written elsewhere needs no base class, only these
+methods. Engines take and give tokens, one request each, and batch by themselves; what they cannot serve
+they declare in `Capabilities`, and a recipe that needs it is refused at start.
+
+Branching has no verb of its own: a branch is a `generate` whose prompt is a path, made cheap by the
+prefix cache. Old log-probabilities, hindsight, a reference, a teacher and the start-up check are all
+`score`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from turnpoint.types import (
+    BranchPoint,
+    FinishReason,
+    Floats,
+    Group,
+    Message,
+    PathPiece,
+    SegmentCredit,
+    Task,
+    TeacherTargets,
+    TokenIds,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from turnpoint.metrics import Metrics
+
+
+# --- text and tokens ----------------------------------------------------------------------------
+
+
+class Renderer(Protocol):
+    """Turns messages into the ids a model was trained to see; the only place that knows templates."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Ids that end the policy's turn, from all sources (tokenizer, generation config, recipe)."""
+        ...
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """Strings that end the policy's turn; they may span token borders."""
+        ...
+
+    def prompt(self, messages: Sequence[Message], *, hindsight: str | None = None) -> TokenIds:
+        """Returns the [n] ids up to where the policy speaks.
+
+        `hindsight` goes into the last user turn before the first assistant turn.
+        """
+        ...
+
+    def turn(self, message: Message) -> TokenIds:
+        """Returns the [n] ids that close a finished policy turn, add `message` and open the next one."""
+        ...
+
+    def text(self, token_ids: TokenIds) -> str:
+        """Returns what people and verifiers read; never encoded again for training."""
+        ...
+
+
+# --- the engine ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """One completion to sample from softmax(logits / temperature).
+
+    Draws are a function of (`seed`, `id`, position in the sequence) alone, so a completion does not
+    depend on its batch mates beyond rounding. `temperature=0` takes the likeliest token.
+    """
+
+    id: str
+    prompt_ids: TokenIds  # [n], n >= 1
+    max_tokens: int
+    temperature: float = 1.0
+    stop_ids: frozenset[int] = frozenset()
+    stop_strings: tuple[str, ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Completion:
+    """What an engine sampled; the stop token is part of it, a stop string cuts only the text."""
+
+    token_ids: TokenIds  # [n]
+    logprobs: Floats  # [n] nats, of the law sampled from; 0 at temperature 0
+    policy_version: int
+    finish: FinishReason
+    text: str  # without stop token and stop string
+    cached_tokens: int = 0  # of the prompt, read from the prefix cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRequest:
+    """Asks for log p(token_ids[i] | token_ids[:i]) for i >= start, at `temperature`."""
+
+    id: str
+    token_ids: TokenIds  # [n]
+    start: int  # >= 1
+    temperature: float = 1.0
+    entropy: bool = False  # also the entropy of the full next-token law
+    top_k: int = 0  # also the k likeliest tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scores:
+    """Answers a `ScoreRequest`; m = n - start. `None`: not asked."""
+
+    logprobs: Floats  # [m] nats
+    policy_version: int
+    entropy: Floats | None = None  # [m] nats
+    top_ids: npt.NDArray[np.int32] | None = None  # [m, k]
+    top_logprobs: npt.NDArray[np.float32] | None = None  # [m, k] nats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What an engine can serve; a rule that needs more is refused at start."""
+
+    name: str
+    context_length: int  # prompt and completion together, tokens
+    entropy: bool
+    max_top_k: int
+    score_temperature: bool  # can score at a temperature other than 1
+    prefix_cache: bool
+
+
+class Engine(Protocol):
+    """Samples and scores. Cancelling the awaiting task frees what the request held.
+
+    Raises EngineError naming the request; a request that cannot fit the context is refused.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this engine can serve."""
+        ...
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Returns one completion."""
+        ...
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """Returns the log-probabilities of given tokens."""
+        ...
+
+
+class WeightReceiver(Protocol):
+    """Takes new weights. Raises WeightSyncError on missing, unknown or misshapen tensors."""
+
+    def load_weights(self, state: Mapping[str, Tensor], version: int) -> str:
+        """Replaces all weights, drops everything computed with the old ones, returns the checksum."""
+        ...
+
+
+# --- the world ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What one action led to: Gymnasium's 5-tuple on strings."""
+
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: Mapping[str, Any]
+
+
+class Environment(Protocol):
+    """An episode in text; a wrapper owns tokens, budgets and deadlines. Raises EnvironmentFailure."""
+
+    async def reset(self, task: Task, seed: int) -> str:
+        """Starts an episode and returns the first observation."""
+        ...
+
+    async def step(self, action: str) -> StepResult:
+        """Applies one action."""
+        ...
+
+    async def close(self) -> None:
+        """Frees what the episode held; safe to call twice."""
+        ...
+
+
+class SnapshotEnvironment(Environment, Protocol):
+    """An environment that can return to an earlier state without replaying."""
+
+    async def snapshot(self) -> object:
+        """Returns the state as it is."""
+        ...
+
+    async def restore(self, state: object) -> None:
+        """Returns to a state that `snapshot` gave."""
+        ...
+
+
+class Verifier(Protocol):
+    """Judges completions. A judge that fails gives an invalid verdict; one that is broken raises."""
+
+    async def verify(self, task: Task, completion: str) -> Verdict:
+        """Returns the verdict on what the policy wrote."""
+        ...
+
+    async def self_check(self, task: Task) -> Verdict:
+        """Returns valid when gold passes and a wrong answer fails; invalid with the reason otherwise."""
+        ...
+
+
+# --- the method ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """A finished rollout from the prompt, as a branch rule sees it."""
+
+    task: Task
+    prompt_ids: TokenIds  # [n]
+    completion: Completion
+    verdict: Verdict
+
+
+class BranchRule(Protocol):
+    """Says where a root should fork."""
+
+    async def points(self, root: Root, engine: Engine) -> list[BranchPoint]:
+        """Returns branch points, best first; may return fewer than asked."""
+        ...
+
+
+class Advantage(Protocol):
+    """Says what the tokens of a group deserve; pure."""
+
+    def credit(self, group: Group) -> list[SegmentCredit]:
+        """Returns one credit per POLICY segment of the group."""
+        ...
+
+
+class Teacher(Protocol):
+    """Gives its own probability of every sampled token."""
+
+    async def targets(self, path: Sequence[PathPiece]) -> TeacherTargets:
+        """Returns targets for the last piece of `path`."""
+        ...
+
+
+class Loss(Protocol):
+    """Turns log-probabilities into a scalar; knows no algorithm.
+
+    n = trained tokens. `denominator` is global over the optimiser step, so that summing the losses of
+    its micro-batches gives the loss of the step.
+    """
+
+    def __call__(
+        self,
+        *,
+        logprobs: Tensor,
+        old_logprobs: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        denominator: float,
+        sequence_ids: Tensor,
+        weights: Tensor | None,
+    ) -> tuple[Tensor, Metrics]:
+        """Returns the loss and its metrics."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Draft:
+    """A proposed chain of tokens and the exact law each was drawn from."""
+
+    token_ids: TokenIds  # [gamma]
+    probs: npt.NDArray[np.float32]  # [gamma, V]
+
+
+class Drafter(Protocol):
+    """Proposes continuations that an engine verifies; never changes the sampled law."""
+
+    def propose(self, *, hidden: Tensor, last_ids: Tensor, depth: int) -> list[Draft]:
+        """Returns one chain of `depth` tokens per row of `hidden`, [rows, D]."""
+        ...
