@@ -1,0 +1,394 @@
+"""A run as a typed, frozen recipe. Unknown keys are refused with the nearest name; every key is read.
+
+A recipe is YAML, overridden by dotted `key=value`; the resolved form is saved in the run folder. Choices
+with their own options are told apart by `kind`, so that an option of another choice cannot be written.
+Importing this module loads neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, cast
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from turnpoint.errors import RecipeError
+
+
+class Recipe(BaseModel):
+    """Base of all sections: frozen, and without unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+# --- model and data -----------------------------------------------------------------------------
+
+
+class ModelConfig(Recipe):
+    """Which policy to train."""
+
+    path: str = "smollm2-135m-instruct"
+    """A folder, a hub name, or the embedded default."""
+    device: str = "auto"
+    """auto: CUDA where there is one, else CPU."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of sampling and of forward and backward; masters are float32. auto: bfloat16 where it is fast."""
+
+
+RowFormat: TypeAlias = Literal["auto", "plain", "gsm8k", "math", "deepmath", "dapo"]
+
+
+class JsonlTasks(Recipe):
+    """Rows from a JSON-lines file."""
+
+    kind: Literal["jsonl"]
+    path: Path
+    format: RowFormat = "auto"
+    limit: PositiveInt | None = None
+
+
+class ParquetTasks(Recipe):
+    """Rows from a parquet file."""
+
+    kind: Literal["parquet"]
+    path: Path
+    format: RowFormat = "auto"
+    limit: PositiveInt | None = None
+
+
+class HubTasks(Recipe):
+    """Rows from a Hugging Face dataset, by name or by a folder that `save_to_disk` wrote."""
+
+    kind: Literal["hub"]
+    path: str
+    subset: str | None = None
+    split: str = "train"
+    format: RowFormat = "auto"
+    limit: PositiveInt | None = None
+
+
+class ReasoningGymTasks(Recipe):
+    """Problems from a reasoning-gym generator."""
+
+    kind: Literal["reasoning_gym"]
+    name: str
+    options: dict[str, Any] = {}
+    """Passed to the generator; unknown ones are refused."""
+    size: PositiveInt = 500
+    seed: NonNegativeInt = 0
+
+
+TasksConfig: TypeAlias = Annotated[
+    JsonlTasks | ParquetTasks | HubTasks | ReasoningGymTasks, Field(discriminator="kind")
+]
+
+
+class ChatPrompt(Recipe):
+    """The model's own chat template."""
+
+    kind: Literal["chat"] = "chat"
+    system: str | None = None
+    thinking: bool = False
+    """Handed to templates that know it (`enable_thinking`)."""
+    suffix: str = ""
+    """Added to the question, for example an instruction on the answer's form."""
+
+
+class FewShotPrompt(Recipe):
+    """Solved examples as plain text, then the question: for base and very small models."""
+
+    kind: Literal["few_shot"]
+    shots: PositiveInt = 4
+    """Examples are taken from the front of the dataset and never trained on."""
+    template: str = "Q: {question}\nA: {answer}"
+    """One example; the prompt ends where {answer} would stand."""
+    separator: str = "\n\n"
+    """Between examples; a completion stops at its first line."""
+
+    @model_validator(mode="after")
+    def _template_has_both(self) -> FewShotPrompt:
+        if "{question}" not in self.template or not self.template.rstrip().endswith("{answer}"):
+            raise ValueError("template must contain {question} and end with {answer}")
+        return self
+
+
+PromptConfig: TypeAlias = Annotated[ChatPrompt | FewShotPrompt, Field(discriminator="kind")]
+
+
+class MathVerifierConfig(Recipe):
+    """Mathematical equality of the answer."""
+
+    kind: Literal["math"] = "math"
+    timeout: PositiveFloat = 2.0
+    """Seconds of wall clock for one grading."""
+    workers: PositiveInt = 2
+
+
+class ReasoningGymVerifierConfig(Recipe):
+    """The generator's own scorer; needs reasoning-gym tasks."""
+
+    kind: Literal["reasoning_gym"]
+
+
+class FunctionVerifierConfig(Recipe):
+    """A Python function of yours: (completion: str, task: Task) -> float; None, NaN, errors are invalid."""
+
+    kind: Literal["function"]
+    path: str
+    """`file.py:function` or `package.module:function`."""
+
+
+VerifierConfig: TypeAlias = Annotated[
+    MathVerifierConfig | ReasoningGymVerifierConfig | FunctionVerifierConfig, Field(discriminator="kind")
+]
+
+
+# --- rollouts -----------------------------------------------------------------------------------
+
+
+class SamplingConfig(Recipe):
+    """The law that rollouts are drawn from: softmax(logits / temperature), nothing cut off."""
+
+    temperature: PositiveFloat = 1.0
+    max_new_tokens: PositiveInt = 256
+    stop: tuple[str, ...] = ()
+    """Stop strings, beside the model's own stop tokens."""
+
+
+class RolloutConfig(Recipe):
+    """How many rollouts one step takes."""
+
+    prompts_per_step: PositiveInt = 8
+    samples_per_prompt: PositiveInt = 8
+
+
+class EngineConfig(Recipe):
+    """Limits of the engine."""
+
+    max_running: PositiveInt = 128
+    """Sequences that decode at the same time."""
+    max_step_tokens: PositiveInt = 2048
+    """Tokens through the network in one step, prefill and decode together."""
+    cache_tokens: PositiveInt = 65_536
+    """Tokens whose keys and values stay cached for later requests."""
+
+
+# --- learning -----------------------------------------------------------------------------------
+
+
+class AdvantageConfig(Recipe):
+    """What a rollout deserves, compared with its group."""
+
+    baseline: Literal["mean", "leave_one_out"] = "mean"
+    scale: Literal["none", "std"] = "none"
+
+
+class LossConfig(Recipe):
+    """PPO-clip and how tokens are averaged over one optimiser step."""
+
+    objective: Literal["ppo_clip"] = "ppo_clip"
+    clip_low: PositiveFloat = 0.2
+    clip_high: PositiveFloat = 0.28
+    aggregation: Literal["token", "sequence", "constant"] = "token"
+    """token: mean over all trained tokens of the step. sequence: mean over rollouts of their token means.
+    constant: sum over (rollouts * max_new_tokens), free of length bias."""
+
+
+class OptimizerConfig(Recipe):
+    """AdamW on float32 master weights."""
+
+    learning_rate: PositiveFloat = 1e-6
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """After the warm-up; linear and cosine end at zero after the last step."""
+    warmup_steps: NonNegativeInt = 0
+    weight_decay: NonNegativeFloat = 0.0
+    betas: tuple[float, float] = (0.9, 0.95)
+    max_grad_norm: PositiveFloat = 1.0
+
+    @model_validator(mode="after")
+    def _betas_are_decays(self) -> OptimizerConfig:
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must lie in [0, 1), got {list(self.betas)}")
+        return self
+
+
+class TrainingConfig(Recipe):
+    """How long, and how much goes through the network at once."""
+
+    steps: PositiveInt = 100
+    micro_batch_tokens: PositiveInt = 4096
+    """Packed tokens in one forward and backward; changes memory and speed, never the gradient."""
+    head_chunk_tokens: PositiveInt = 512
+    """Tokens whose logits exist at the same time; changes memory and speed, never the gradient."""
+    mismatch_tolerance: PositiveFloat = 0.1
+    """Largest mean |engine - trainer| log-probability, nats, before the first step is refused."""
+    save_every: PositiveInt | None = None
+    """Steps between checkpoints; the last step and Ctrl-C always save."""
+
+
+class EvaluationConfig(Recipe):
+    """Greedy and sampled accuracy on problems that are not trained on."""
+
+    tasks: PositiveInt = 64
+    """How many, taken from the end of the dataset."""
+    samples: NonNegativeInt = 4
+    """k of avg@k, at the sampling temperature; 0: greedy only."""
+    every: PositiveInt | None = None
+    """Steps between evaluations while training; null: only before and after."""
+
+
+class RunConfig(Recipe):
+    """One run."""
+
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    seed: NonNegativeInt = 0
+    output_dir: Path = Path("runs")
+    model: ModelConfig = ModelConfig()
+    tasks: TasksConfig
+    prompt: PromptConfig = ChatPrompt()
+    verifier: VerifierConfig = MathVerifierConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    engine: EngineConfig = EngineConfig()
+    advantage: AdvantageConfig = AdvantageConfig()
+    loss: LossConfig = LossConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig | None = None
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> RunConfig:
+        if self.rollout.samples_per_prompt == 1:
+            raise ValueError(
+                "rollout.samples_per_prompt = 1: a group of one has no baseline to be compared with and "
+                "every advantage is 0; use 2 or more"
+            )
+        if self.verifier.kind == "reasoning_gym" and self.tasks.kind != "reasoning_gym":
+            raise ValueError(
+                f"verifier.kind = reasoning_gym scores only reasoning_gym tasks, not {self.tasks.kind}"
+            )
+        if self.optimizer.warmup_steps >= self.training.steps:
+            raise ValueError(
+                f"optimizer.warmup_steps = {self.optimizer.warmup_steps} leaves nothing of "
+                f"training.steps = {self.training.steps}"
+            )
+        return self
+
+
+# --- reading and writing ------------------------------------------------------------------------
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Returns the recipe in the YAML file `path`, changed by dotted `key=value` overrides.
+
+    Raises RecipeError in one line for a missing or unreadable file, an unknown key or a bad value.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"recipe {path}: {error}") from error
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"recipe {path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(tree, dict):
+        raise RecipeError(f"recipe {path}: expected keys and values, got {type(tree).__name__}")
+    for override in overrides:
+        _apply(cast(dict[str, Any], tree), override)
+    return parse_recipe(cast(dict[str, Any], tree))
+
+
+def parse_recipe(tree: Mapping[str, Any]) -> RunConfig:
+    """Returns `tree` as a recipe; raises RecipeError as `load_recipe` does."""
+    try:
+        return RunConfig.model_validate(tree)
+    except ValidationError as error:
+        raise RecipeError("; ".join(_lines(error.errors(include_url=False)))) from error
+
+
+def dump_recipe(config: RunConfig) -> str:
+    """Returns the resolved recipe as YAML; loading it gives an equal recipe."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _apply(tree: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise RecipeError(f"override {override!r}: expected key=value, for example training.steps=20")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"override {override!r}: {text!r} is not a value") from error
+    node = tree
+    *sections, last = key.split(".")
+    for section in sections:
+        inner = node.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise RecipeError(f"override {override!r}: {section!r} holds a value, not a section")
+        node = cast(dict[str, Any], inner)
+    node[last] = value
+
+
+def _lines(details: list[ErrorDetails]) -> Iterator[str]:
+    for detail in details:
+        location = [part for part in detail["loc"] if isinstance(part, int) or part not in _KINDS]
+        where = ".".join(str(part) for part in location) or "recipe"
+        match detail["type"]:
+            case "extra_forbidden":
+                yield f"{where}: unknown key{_suggestion(str(location[-1]))}"
+            case "missing":
+                yield f"{where}: missing"
+            case "union_tag_not_found":
+                yield f"{where}: needs a kind: {detail['ctx']['discriminator']} is missing"  # type: ignore[typeddict-item]
+            case "value_error":
+                yield f"{where}: {detail['msg'].removeprefix('Value error, ')}".removeprefix("recipe: ")
+            case _:
+                yield f"{where} = {detail['input']!r}: {detail['msg']}"
+
+
+_KINDS = {"jsonl", "parquet", "hub", "reasoning_gym", "chat", "few_shot", "math", "function"}
+
+# What people bring from elsewhere and why it is not here.
+_REFUSED = {
+    "top_p": "the training law would differ from the sampled one; rollouts are drawn from the whole law",
+    "top_k": "the training law would differ from the sampled one; rollouts are drawn from the whole law",
+    "min_p": "the training law would differ from the sampled one; rollouts are drawn from the whole law",
+}
+
+
+def _suggestion(key: str) -> str:
+    if key in _REFUSED:
+        return f" ({_REFUSED[key]})"
+    known = {path.rsplit(".", 1)[-1]: path for path in all_keys()}
+    near = difflib.get_close_matches(key.replace("-", "_"), known, n=1, cutoff=0.6)
+    return f"; did you mean {known[near[0]]}?" if near else ""
+
+
+def all_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> list[str]:
+    """Returns the dotted names of all keys that a recipe can hold."""
+    keys: list[str] = []
+    for name, info in section.model_fields.items():
+        keys.append(f"{prefix}{name}")
+        for inner in _sections(info.annotation):
+            keys.extend(all_keys(inner, f"{prefix}{name}."))
+    return list(dict.fromkeys(keys))
+
+
+def _sections(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    return [section for part in getattr(annotation, "__args__", ()) for section in _sections(part)]
