@@ -1,0 +1,5 @@
+"""`python -m turnpoint` is the command `turnpoint`."""
+
+from turnpoint.cli import main
+
+main()

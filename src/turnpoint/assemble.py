@@ -1,0 +1,187 @@
+"""From a recipe to parts that work together: problems, a policy that can be sampled, a judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+from turnpoint.config import (
+    ChatPrompt,
+    FewShotPrompt,
+    FunctionVerifierConfig,
+    MathVerifierConfig,
+    ReasoningGymTasks,
+    ReasoningGymVerifierConfig,
+    RunConfig,
+)
+from turnpoint.engine.engine import TorchEngine
+from turnpoint.errors import DataError, RecipeError
+from turnpoint.losses import policy_gradient_loss
+from turnpoint.models.loading import LoadedModel, load_model
+from turnpoint.models.renderer import ChatRenderer, FewShotRenderer
+from turnpoint.protocols import Renderer, Verifier
+from turnpoint.reports.terminal import Terminal
+from turnpoint.rollout.concurrency import all_of
+from turnpoint.tasks import Dataset, check_lengths, holdout, load_tasks, split_examples
+from turnpoint.training.step import Trainer
+from turnpoint.types import Task
+from turnpoint.verifiers import FunctionVerifier, MathVerifier, ReasoningGymVerifier
+
+_GOLD_AT_ONCE = 64  # self-checks in flight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problems:
+    """What a run trains and is evaluated on; no problem is in two of the three."""
+
+    examples: tuple[tuple[str, str], ...]  # question and answer, shown in few-shot prompts
+    train: Dataset
+    evaluation: Dataset
+
+
+def load_problems(config: RunConfig) -> Problems:
+    """Returns the problems of `config`; raises DataError in one line when there are not enough."""
+    dataset = load_tasks(config.tasks)
+    examples: tuple[tuple[str, str], ...] = ()
+    if isinstance(config.prompt, FewShotPrompt):
+        examples, dataset = split_examples(dataset, config.prompt.shots)
+    train, evaluation = holdout(dataset, config.evaluation.tasks if config.evaluation else 0)
+    return Problems(examples=examples, train=train, evaluation=evaluation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """A model as it is asked and answered: loaded once, sampled through one engine, rendered one way."""
+
+    model: LoadedModel
+    renderer: Renderer
+    engine: TorchEngine
+
+    @property
+    def parameters(self) -> int:
+        """How many weights the model has; tied ones count once."""
+        return sum(weight.numel() for weight in self.model.decoder.model.parameters())
+
+
+def load_policy(config: RunConfig, examples: Sequence[tuple[str, str]]) -> Policy:
+    """Returns the policy of `config`; raises ModelError in one line when it cannot be loaded or rendered."""
+    model = load_model(config.model.path, device=config.model.device, dtype=config.model.dtype)
+    renderer = _renderer(config, model, examples)
+    engine = TorchEngine(
+        model.decoder,
+        decode=renderer.text,
+        context_length=model.context_length,
+        max_running=config.engine.max_running,
+        max_step_tokens=config.engine.max_step_tokens,
+        cache_tokens=config.engine.cache_tokens,
+    )
+    return Policy(model=model, renderer=renderer, engine=engine)
+
+
+def _renderer(config: RunConfig, model: LoadedModel, examples: Sequence[tuple[str, str]]) -> Renderer:
+    match config.prompt:
+        case ChatPrompt() as chat:
+            return ChatRenderer(
+                model.tokenizer,
+                thinking=chat.thinking,
+                system=chat.system,
+                suffix=chat.suffix,
+                stop_ids=model.stop_ids,
+                stop_strings=config.sampling.stop,
+            )
+        case FewShotPrompt() as few_shot:
+            return FewShotRenderer(
+                model.tokenizer,
+                examples=examples,
+                template=few_shot.template,
+                separator=few_shot.separator,
+                stop_ids=model.stop_ids,
+                stop_strings=config.sampling.stop,
+            )
+
+
+def make_trainer(config: RunConfig, policy: Policy) -> Trainer:
+    """Returns the trainer of `policy`; it trains the weights that the engine samples with, in place."""
+    loss, optimizer = config.loss, config.optimizer
+    return Trainer(
+        policy.model.decoder,
+        temperature=config.sampling.temperature,
+        loss=partial(
+            policy_gradient_loss,
+            objective=loss.objective,
+            clip_low=loss.clip_low,
+            clip_high=loss.clip_high,
+        ),
+        head_chunk_tokens=config.training.head_chunk_tokens,
+        learning_rate=optimizer.learning_rate,
+        betas=optimizer.betas,
+        weight_decay=optimizer.weight_decay,
+        max_grad_norm=optimizer.max_grad_norm,
+        schedule=optimizer.schedule,
+        warmup_steps=optimizer.warmup_steps,
+        total_steps=config.training.steps,
+    )
+
+
+ClosableVerifier: TypeAlias = MathVerifier | FunctionVerifier | ReasoningGymVerifier
+
+
+@contextmanager
+def open_verifier(config: RunConfig) -> Iterator[Verifier]:
+    """Yields the judge of `config`; its worker processes end with the block."""
+    with _verifier(config) as verifier:
+        yield verifier
+
+
+def _verifier(config: RunConfig) -> ClosableVerifier:
+    match config.verifier:
+        case MathVerifierConfig() as math:
+            return MathVerifier(timeout=math.timeout, workers=math.workers)
+        case FunctionVerifierConfig() as function:
+            return FunctionVerifier(function.path)
+        case ReasoningGymVerifierConfig():
+            if not isinstance(config.tasks, ReasoningGymTasks):
+                raise RecipeError(f"verifier.kind = reasoning_gym cannot score {config.tasks.kind} tasks")
+            return ReasoningGymVerifier(config.tasks.name)
+
+
+def fit_context(dataset: Dataset, policy: Policy, max_new_tokens: int) -> tuple[Dataset, list[int], list[str]]:
+    """Returns the tasks whose prompts leave room for the completion, their lengths, and what was dropped.
+
+    Lengths are of the ids that will be sent. Raises DataError when none fits.
+    """
+    lengths = [len(policy.renderer.prompt(task.messages)) for task in dataset.tasks]
+    check = check_lengths(lengths, context=policy.model.context_length, max_new_tokens=max_new_tokens)
+    kept = dataset.select(check.kept)
+    return kept, [lengths[index] for index in check.kept], [check.warning] if check.warning else []
+
+
+async def check_gold(
+    dataset: Dataset, verifier: Verifier, terminal: Terminal
+) -> tuple[Dataset, list[str]]:
+    """Returns the tasks whose gold answer the verifier accepts, and what was left out, with a reason.
+
+    Raises DataError when none is left.
+    """
+    refused: dict[str, list[Task]] = {}
+    kept: list[int] = []
+    with terminal.phase("checking gold answers", len(dataset.tasks)) as phase:
+        for start in range(0, len(dataset.tasks), _GOLD_AT_ONCE):
+            block = dataset.tasks[start : start + _GOLD_AT_ONCE]
+            verdicts = await all_of(verifier.self_check(task) for task in block)
+            for offset, (task, verdict) in enumerate(zip(block, verdicts, strict=True)):
+                if verdict.valid:
+                    kept.append(start + offset)
+                else:
+                    refused.setdefault(verdict.reason, []).append(task)
+            phase.advance(len(block))
+    lines = [
+        f"{len(tasks)} of {len(dataset.tasks)} left out: {reason} (first: {tasks[0].id}, gold {tasks[0].answer!r})"
+        for reason, tasks in refused.items()
+    ]
+    if not kept:
+        raise DataError(f"{dataset.name}: no gold answer passes its own verifier; {lines[0]}")
+    return dataset.select(kept), lines

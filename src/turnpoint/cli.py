@@ -1,0 +1,81 @@
+"""The command `turnpoint`: thin, so that everything it does can be done from Python too.
+
+What the user got wrong ends in one line on standard error and status 2; what broke, in one line and status 1.
+Heavy libraries load only when a command runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from turnpoint.errors import TurnpointError
+
+app = typer.Typer(
+    name="turnpoint",
+    help="RL post-training of language models with verifiable rewards.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the recipe, for example training.steps=20."),
+]
+
+
+@app.command()
+def train(
+    recipe: Annotated[Path, typer.Argument(help="A recipe in YAML.")], overrides: _Overrides = None
+) -> None:
+    """Trains a model as a recipe says; Ctrl-C saves."""
+    from turnpoint.config import load_recipe
+    from turnpoint.run import train as run_training
+
+    run_training(load_recipe(recipe, overrides or ()))
+
+
+@app.command("eval")
+def evaluate(
+    source: Annotated[Path, typer.Argument(help="A recipe, or a run folder for its latest checkpoint.")],
+    overrides: _Overrides = None,
+) -> None:
+    """Answers held-out problems greedily and by sampling, and says what the figures can bear."""
+    from turnpoint.run import evaluate as run_evaluation
+
+    run_evaluation(source, overrides or ())
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    folder: Annotated[Path, typer.Argument(help="Where the model goes.")],
+) -> None:
+    """Writes the trained model of a run as a normal Hugging Face folder."""
+    from turnpoint.run import export as run_export
+
+    run_export(run, folder)
+
+
+def main() -> None:
+    """Runs the command; the entry point of the package."""
+    try:
+        app()
+    except TurnpointError as error:
+        message = " ".join(str(error).split())
+        print(f"turnpoint: {message}".encode(errors="replace").decode(), file=sys.stderr)
+        sys.exit(error.exit_status)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # a reader such as `head` has gone; say nothing more, also at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+if __name__ == "__main__":
+    main()
