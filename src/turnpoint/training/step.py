@@ -1,0 +1,157 @@
+"""One optimiser step over packed trees: forward and backward per tree, then AdamW, then new weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from turnpoint.credit.combine import combine_advantages
+from turnpoint.errors import TrainingError
+from turnpoint.losses.policy_gradient import policy_gradient_loss
+from turnpoint.metrics import Mean, Metric, Metrics, Sum, merge_metrics
+from turnpoint.models.decoder import Decoder
+from turnpoint.models.logprobs import chunked_logprobs
+from turnpoint.protocols import Loss
+from turnpoint.teachers.signal import sampled_token_signal
+from turnpoint.training.layout import TreeLayout
+from turnpoint.training.optimizer import MasterAdamW, Schedule
+from turnpoint.training.packing import PackedStep
+from turnpoint.training.row import PackedTree
+
+
+class Trainer:
+    """Trains `decoder` by `loss`; knows no algorithm, no engine and no file.
+
+    `temperature` is that of sampling: log-probabilities are of softmax(logits / temperature) over the ids
+    the tokenizer knows, as in the engine. Dropout is off (`Decoder` sees to it). The other settings are
+    those of `MasterAdamW`. `head_chunk_tokens` trades memory for speed, never the gradient.
+
+        metrics = merge_metrics([trainer.forward_backward(packed), trainer.optim_step()])
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        learning_rate: float,
+        temperature: float = 1.0,
+        loss: Loss = policy_gradient_loss,
+        head_chunk_tokens: int = 512,
+        betas: tuple[float, float] = (0.9, 0.95),
+        weight_decay: float = 0.0,
+        max_grad_norm: float = 1.0,
+        schedule: Schedule = "constant",
+        warmup_steps: int = 0,
+        total_steps: int | None = None,
+    ) -> None:
+        self._decoder = decoder
+        self._loss = loss
+        self._temperature = temperature
+        self._chunk = head_chunk_tokens
+        self._optimizer = MasterAdamW(
+            decoder.model,
+            learning_rate=learning_rate,
+            betas=betas,
+            weight_decay=weight_decay,
+            max_grad_norm=max_grad_norm,
+            schedule=schedule,
+            warmup_steps=warmup_steps,
+            total_steps=total_steps,
+        )
+
+    @torch.no_grad()
+    def logprobs(self, tree: PackedTree) -> Float[Tensor, " N"]:
+        """Returns log p of `tree.targets` under the current weights, nats: to compare with the engine's."""
+        return self._forward(tree)[0]
+
+    def forward_backward(self, step: PackedStep) -> Metrics:
+        """Adds the gradient of the step's loss to what `optim_step` will apply; returns its metrics.
+
+        Where nothing trains, the loss is 0 and no gradient appears. Metrics: `loss`, `trained_tokens`;
+        over trained tokens `entropy` (nats) and `mismatch` (mean |current - sampled| log-probability,
+        nats: in the first pass over a batch, what trainer and engine disagree on); those of the loss.
+
+        Raises TrainingError for a loss that is not finite and drops all gradients; weights are untouched.
+        """
+        parts: list[Metrics] = [{"loss": Sum(0.0), "trained_tokens": Sum(float(step.trained_tokens))}]
+        for index, tree in enumerate(step.trees):
+            logprobs, entropy = self._forward(tree)
+            loss, metrics = self._tree_loss(tree, logprobs, step.denominator)
+            value = loss.detach()
+            if not bool(value.isfinite()):
+                self._optimizer.zero_grad()
+                raise TrainingError(
+                    f"the loss of tree {index} of {len(step.trees)} is {float(value)}; not finite: "
+                    f"{_not_finite(tree, logprobs)}; no weight was changed"
+                )
+            loss.backward()
+            parts += [metrics, {"loss": Sum(float(value)), **_token_means(tree, logprobs.detach(), entropy)}]
+        return merge_metrics(parts)
+
+    def optim_step(self) -> Metrics:
+        """Applies the gradients added up so far; see `MasterAdamW.step`."""
+        return self._optimizer.step()
+
+    def publish(self) -> dict[str, Tensor]:
+        """Returns the weights by name, in the type they compute in, a tied one once.
+
+        They share memory with the trainer: a receiver copies before the next `optim_step`.
+        """
+        return {name: weight.detach() for name, weight in self._decoder.model.named_parameters()}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Returns all that training continues from, as flat tensors; see `MasterAdamW.state_dict`."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continues from what `state_dict` returned; see `MasterAdamW.load_state_dict`."""
+        self._optimizer.load_state_dict(state)
+
+    def _forward(self, tree: PackedTree) -> tuple[Tensor, Tensor]:
+        """Returns log-probabilities and entropies of the trained tokens, [N] each."""
+        hidden = self._decoder.hidden(tree.token_ids, tree.positions, TreeLayout(tree.runs))
+        return chunked_logprobs(
+            self._decoder.logits,
+            hidden=hidden.index_select(0, tree.predictors),
+            targets=tree.targets,
+            temperature=self._temperature,
+            chunk=self._chunk,
+        )
+
+    def _tree_loss(self, tree: PackedTree, logprobs: Tensor, denominator: float) -> tuple[Tensor, Metrics]:
+        taught = tree.teacher_coef != 0
+        signal = sampled_token_signal(
+            student_logprobs=logprobs, teacher_logprobs=tree.teacher_logprobs, mask=taught
+        )
+        return self._loss(
+            logprobs=logprobs,
+            old_logprobs=tree.old_logprobs,
+            advantages=combine_advantages(tree.advantages, signal, coef=tree.teacher_coef),
+            mask=torch.ones_like(taught),  # what does not train was never packed
+            denominator=denominator,
+            sequence_ids=tree.sequence_ids,
+            weights=tree.weights,
+        )
+
+
+def _token_means(tree: PackedTree, logprobs: Tensor, entropy: Tensor) -> dict[str, Metric]:
+    count = len(tree.targets)
+    return {
+        "entropy": Mean(float(entropy.sum()), count),
+        "mismatch": Mean(float((logprobs - tree.old_logprobs).abs().sum()), count),
+    }
+
+
+def _not_finite(tree: PackedTree, logprobs: Tensor) -> str:
+    suspects = {
+        "trainer's logprobs": logprobs,
+        "old_logprobs": tree.old_logprobs,
+        "advantages": tree.advantages,
+        "weights": tree.weights,
+        "teacher_logprobs": tree.teacher_logprobs,
+    }
+    names = [name for name, values in suspects.items() if not bool(values.isfinite().all())]
+    return ", ".join(names) or "the loss alone"
