@@ -64,12 +64,13 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Returns float32 logits, [n, V], of hidden states [n, D]; -inf for ids the tokenizer lacks."""
-        logits = self.head(hidden).float() * self._scale
+        logits = self.head(hidden).float()
+        if self._scale != 1.0:
+            logits = logits * self._scale
         if self._softcap is not None:
             logits = self._softcap * torch.tanh(logits / self._softcap)
         if logits.shape[-1] > self.vocab_size:
-            padded = torch.arange(logits.shape[-1], device=logits.device) >= self.vocab_size
-            logits = logits.masked_fill(padded, -torch.inf)
+            logits[:, self.vocab_size :] = -torch.inf
         return logits
 
     @torch.no_grad()
