@@ -79,7 +79,8 @@ def _convert(file: Path, folder: Path) -> None:
 
 def _plain_copy(model: Any) -> Any:
     """Returns the model without its quantiser: transformers refuses to save what came from a GGUF file."""
-    config: Any = type(model.config).from_dict(
+    kind = cast(Any, type(model.config))
+    config = kind.from_dict(
         {key: value for key, value in model.config.to_dict().items() if key != "quantization_config"}
     )
     with torch.device("meta"):  # no second set of weights
