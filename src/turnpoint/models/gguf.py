@@ -68,10 +68,8 @@ def _digest(file: Path) -> str:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    where: dict[str, Any] = {"gguf_file": file.name}
-    tokenizer = read_tokenizer(file.parent, **where)
-    config = read_config(file.parent, **where)
-    model = read_model(file.parent, config=config, dtype=torch.float32, **where)
+    tokenizer = read_tokenizer(file)
+    model = read_model(file, config=read_config(file), dtype=torch.float32)
     with quiet():
         _plain_copy(model).save_pretrained(folder)
         tokenizer.save_pretrained(folder)

@@ -12,14 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from turnpoint.errors import ModelError
-
-# What transformers and safetensors have been seen to raise for a damaged or foreign folder.
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError)
 
 
 @contextmanager
@@ -36,61 +32,69 @@ def quiet() -> Generator[None]:
             logging.enable_progress_bar()
 
 
-def read_config(folder: Path, **where: Any) -> Any:
-    """Returns the configuration in `folder`; raises ModelError unless it describes a decoder to train."""
-    with _one_line(folder, "its configuration"):
-        config: Any = cast(Any, AutoConfig).from_pretrained(folder, local_files_only=True, **where)
+def read_config(source: Path) -> Any:
+    """Returns the configuration in `source`, a folder or a GGUF file.
+
+    Raises ModelError when it cannot be read or describes an encoder-decoder.
+    """
+    with _one_line(source, "its configuration"):
+        config: Any = cast(Any, AutoConfig).from_pretrained(**_place(source))
     if config.is_encoder_decoder:
         raise ModelError(
-            f"model {folder}: {config.model_type} is an encoder-decoder; turnpoint trains decoder-only models"
+            f"model {source}: {config.model_type} is an encoder-decoder; turnpoint trains decoder-only models"
         )
     return config
 
 
-def read_tokenizer(folder: Path, **where: Any) -> Any:
-    """Returns the tokenizer in `folder`; raises ModelError when there is none that can be read."""
-    with _one_line(folder, "its tokenizer"):
-        return cast(Any, AutoTokenizer).from_pretrained(folder, local_files_only=True, **where)
+def read_tokenizer(source: Path) -> Any:
+    """Returns the tokenizer in `source`; raises ModelError when there is none that can be read."""
+    with _one_line(source, "its tokenizer"):
+        return cast(Any, AutoTokenizer).from_pretrained(**_place(source))
 
 
-def read_model(folder: Path, *, config: Any, dtype: torch.dtype, **where: Any) -> Any:
-    """Returns the causal language model in `folder` on the CPU, in `dtype`.
+def read_model(source: Path, *, config: Any, dtype: torch.dtype) -> Any:
+    """Returns the causal language model in `source` on the CPU, in `dtype`.
 
     Raises ModelError when it cannot be read, or when a weight is missing or has another shape.
     """
-    with _one_line(folder, "its weights"):
+    with _one_line(source, "its weights"):
         model, info = cast(Any, AutoModelForCausalLM).from_pretrained(
-            folder,
+            **_place(source),
             config=config,
             dtype=dtype,
-            local_files_only=True,
             ignore_mismatched_sizes=True,  # reported below, by name
             output_loading_info=True,
-            **where,
         )
-    _check_complete(folder, info)
+    _check_complete(source, info)
     return model
 
 
-def _check_complete(folder: Path, info: Mapping[str, Any]) -> None:
+def _place(source: Path) -> dict[str, Any]:
+    place: dict[str, Any] = {"pretrained_model_name_or_path": source, "local_files_only": True}
+    if source.is_file():
+        place |= {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
+    return place
+
+
+def _check_complete(source: Path, info: Mapping[str, Any]) -> None:
     missing = sorted(str(key) for key in info["missing_keys"])
     if missing:
-        raise ModelError(f"model {folder}: {len(missing)} weights are missing, for example {missing[0]}")
+        raise ModelError(f"model {source}: {len(missing)} weights are missing, for example {missing[0]}")
     misshapen = sorted(str(key[0]) for key in info["mismatched_keys"])
     if misshapen:
         raise ModelError(
-            f"model {folder}: {len(misshapen)} weights do not have the shape that config.json says, "
+            f"model {source}: {len(misshapen)} weights do not have the shape that config.json says, "
             f"for example {misshapen[0]}"
         )
 
 
 @contextmanager
-def _one_line(folder: Path, what: str) -> Generator[None]:
+def _one_line(source: Path, what: str) -> Generator[None]:
     try:
         with quiet():
             yield
-    except _UNREADABLE as error:
-        raise ModelError(f"model {folder}: {what} cannot be read: {first_line(error)}") from error
+    except Exception as error:  # of many kinds: transformers' readers check little of what they are given
+        raise ModelError(f"model {source}: {what} cannot be read: {first_line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:
