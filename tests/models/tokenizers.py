@@ -48,6 +48,7 @@ NO_BORDER = "{% for m in messages %}{{ m['content'] }}s and {% endfor %}"
 _TEXT = [
     "the reply to the question was questions and answers: three plus four is seven",
     "turn 1\n\nturn 2\n",
+    "replys",  # so that a reply and an s behind it make one token
 ]
 
 
@@ -59,7 +60,7 @@ def bpe_tokenizer(template: str | None = CHATML, *, adds: str = "") -> Any:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     special = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
     trainer: Any = trainers.BpeTrainer(
-        vocab_size=600, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(_TEXT * 10, trainer)
     tokenizer.add_tokens([AddedToken("<think>"), AddedToken("</think>")])
