@@ -12,8 +12,9 @@ from turnpoint.models.attention import (
     IMPLEMENTATION,
     AttentionCall,
     AttentionLayout,
-    CausalLayout,
+    masked_attention,
     register,
+    visible,
 )
 
 
@@ -21,8 +22,8 @@ class Decoder:
     """Wraps a transformers causal language model; engine and trainer run the same code through it.
 
     `vocab_size` is the number of ids the tokenizer knows: logits of padded rows beyond it are -inf, in
-    sampling and in training alike. Raises ModelError when the model cannot be run as one flat row
-    or turns hidden states into logits in a way that is not understood.
+    sampling and in training alike. Raises ModelError when the model cannot be run as one flat row whose
+    order is given by positions, or turns hidden states into logits in a way that is not understood.
     """
 
     def __init__(self, model: Any, *, vocab_size: int) -> None:
@@ -75,39 +76,66 @@ class Decoder:
 
     @torch.no_grad()
     def _check(self) -> None:
-        ids = torch.arange(min(4, self.vocab_size), device=self.device)
-        row = {"input_ids": ids.unsqueeze(0), "position_ids": torch.arange(len(ids)).to(ids).unsqueeze(0)}
-        layout = _RecordingLayout()
+        name = type(self.model).__name__
+        ids = torch.arange(min(4, self.vocab_size), device=self.device).repeat_interleave(2)
+        positions = torch.arange(len(ids), device=self.device) // 2
+        layout = _InterleavedCopies()
         try:
-            expected = self.model(**row, use_cache=False, layout=layout).logits[0].float()
+            hidden = self.hidden(ids, positions, layout)
+            output = self.model(
+                input_ids=ids.unsqueeze(0),
+                position_ids=positions.unsqueeze(0),
+                use_cache=False,
+                layout=layout,
+            )
         except (TypeError, AttributeError, IndexError) as error:
             raise ModelError(
-                f"{type(self.model).__name__} cannot be run as one flat row of tokens ({error}); turnpoint "
+                f"{name} cannot be run as one flat row of tokens ({error}); turnpoint "
                 f"runs decoders whose layers all attend through transformers' attention interface"
             ) from error
-        if layout.layers != set(range(self.num_layers)):
+        layout.check(name, self.config)
+        if not torch.allclose(hidden[::2].float(), hidden[1::2].float(), rtol=0.1, atol=0.1):
             raise ModelError(
-                f"{type(self.model).__name__}: {self.num_layers - len(layout.layers)} of {self.num_layers} "
-                f"layers do not attend (linear attention or state space); their state cannot be forked, "
-                f"and turnpoint does not run them yet"
+                f"{name} does not heed the positions it is given; turnpoint packs sequences by them"
             )
-        actual = self.logits(self.hidden(ids, row["position_ids"][0], layout))
         known = slice(0, self.vocab_size)
-        if not torch.allclose(actual[:, known], expected[:, known], rtol=1e-2, atol=1e-2):
+        actual, expected = self.logits(hidden)[:, known], output.logits[0].float()[:, known]
+        if not torch.allclose(actual, expected, rtol=1e-2, atol=1e-2):
             raise ModelError(
-                f"{type(self.model).__name__} turns hidden states into logits in a way turnpoint does not "
-                f"know (largest difference {(actual - expected)[:, known].abs().max():.3g})"
+                f"{name} turns hidden states into logits in a way turnpoint does not "
+                f"know (largest difference {(actual - expected).abs().max():.3g})"
             )
 
 
-class _RecordingLayout(AttentionLayout):
+class _InterleavedCopies(AttentionLayout):
+    """One sequence twice, token beside token: both copies come out equal if positions alone say the order."""
+
     def __init__(self) -> None:
-        self.layers: set[int] = set()
-        self._causal = CausalLayout()
+        self.windows: dict[int, int | None] = {}
 
     def attend(self, call: AttentionCall) -> Tensor:
-        self.layers.add(call.layer)
-        return self._causal.attend(call)
+        self.windows[call.layer] = call.window
+        index = torch.arange(call.query.shape[1], device=call.query.device)
+        positions, copy = index // 2, index % 2
+        mask = visible(positions, positions, call.window) & (copy.unsqueeze(-1) == copy)
+        return masked_attention(call, call.key, call.value, mask)
+
+    def check(self, name: str, config: Any) -> None:
+        """Raises ModelError for layers that did not attend, or whose reach is not what the config says."""
+        silent = set(range(config.num_hidden_layers)) - set(self.windows)
+        if silent:
+            raise ModelError(
+                f"{name}: {len(silent)} of {config.num_hidden_layers} layers do not attend through "
+                f"transformers' attention interface (linear attention, a state space, or code of their own); "
+                f"turnpoint cannot fork their state and does not run them"
+            )
+        kinds: list[str] = getattr(config, "layer_types", None) or []
+        for layer, kind in enumerate(kinds):
+            if kind != ("full_attention" if self.windows[layer] is None else "sliding_attention"):
+                raise ModelError(
+                    f"{name}: layer {layer} is {kind} but hands the window {self.windows[layer]} to the "
+                    f"attention function; turnpoint runs full and sliding windows that are handed over"
+                )
 
 
 def _logit_scale(config: Any) -> float:
