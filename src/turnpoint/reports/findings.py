@@ -1,0 +1,185 @@
+"""What a step's figures say in words. Each rule is a pure function that returns one sentence or None.
+
+The loss of a policy gradient says nothing about learning; these sentences do. A rule states what was
+measured, what it means and, where there is one, the way out. It never claims more than its figures.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from turnpoint.metrics import Metrics
+from turnpoint.reports.rollout_metrics import completion_length, has_signal, is_truncated, valid_rewards
+from turnpoint.reports.text import cut, number, percent, plural
+from turnpoint.types import Group
+
+LITTLE_SIGNAL = 0.75  # share of groups without signal from which it is said
+MUCH_TRUNCATION = 0.2  # share of rollouts
+_NAMED_REASONS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One sentence and the rule that made it."""
+
+    rule: str  # stable, for filters: "signal", "truncation", "invalid", "ratio", "mismatch", ...
+    text: str  # one line
+    warning: bool  # something should be done about it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingLimits:
+    """What of the recipe the rules compare with."""
+
+    max_new_tokens: int
+    clip_low: float
+    clip_high: float
+    mismatch_tolerance: float  # nats per token
+
+
+def step_findings(
+    groups: Sequence[Group], metrics: Metrics, *, limits: FindingLimits, first: bool
+) -> tuple[Finding, ...]:
+    """Returns what is to be said about a step, in order of the rules below.
+
+    On the `first` step of a run the checks of engine against trainer are reported even when all is well;
+    later only when it is not.
+    """
+    return tuple(_step_findings(groups, metrics, limits, first))
+
+
+def _step_findings(
+    groups: Sequence[Group], metrics: Metrics, limits: FindingLimits, first: bool
+) -> Iterator[Finding]:
+    for found in (signal(groups), truncation(groups, max_new_tokens=limits.max_new_tokens), invalid(groups)):
+        if found is not None:
+            yield found
+    values = {name: metric.value for name, metric in metrics.items()}
+    gap, largest = values.get(MISMATCH), values.get(RATIO_DEVIATION)
+    checks: list[Finding] = []
+    if gap is not None:
+        checks.append(mismatch(gap, tolerance=limits.mismatch_tolerance))
+    if largest is not None:
+        checks.append(ratio(largest, clip_low=limits.clip_low, clip_high=limits.clip_high))
+    yield from (check for check in checks if first or check.warning)
+
+
+# --- rollouts -----------------------------------------------------------------------------------
+
+
+def signal(groups: Sequence[Group]) -> Finding | None:
+    """No or little learning signal: all, or at least 75 % of the groups have equal rewards.
+
+    An advantage is a reward compared with its group; equal rewards give zero. A group with fewer than two
+    valid rewards has no signal either. When the rewards are equal although parts of them are not, those
+    parts are named: they may cancel each other.
+    """
+    flat = [group for group in groups if not has_signal(group)]
+    if len(flat) < LITTLE_SIGNAL * len(groups) or not groups:
+        return None
+    levels = Counter(_level(group) for group in flat)
+    none = len(flat) == len(groups)
+    if levels.keys() == {_NO_REWARD}:
+        what = "no rollout has a valid reward"
+    elif none and len(levels) == 1:
+        what = f"every group has equal rewards ({next(iter(levels))}){_hint(levels)}"
+    else:
+        listed = ", ".join(f"{count} {level}" for level, count in levels.most_common(_NAMED_REASONS))
+        more = ", ..." if len(levels) > _NAMED_REASONS else ""
+        who = "every group has" if none else f"{len(flat)} of {len(groups)} groups have"
+        what = f"{who} equal rewards ({listed}{more})"
+    parts = sorted({name for group in flat for name in _varying_parts(group)})
+    cancel = f"; yet these parts of them differ: {', '.join(parts)}" if parts else ""
+    return Finding(
+        rule="signal", text=f"{'no' if none else 'little'} learning signal: {what}{cancel}", warning=none
+    )
+
+
+_NO_REWARD = "without valid rewards"
+
+
+def _level(group: Group) -> str:
+    rewards = valid_rewards(group)
+    return f"all {round(float(rewards[0]), 3)}" if rewards else _NO_REWARD
+
+
+def _hint(levels: Counter[str]) -> str:
+    if "all 0.0" in levels:
+        return ": too hard for this policy, or answers in a form the verifier does not find"
+    return ": nothing left to learn on these problems" if "all 1.0" in levels else ""
+
+
+def _varying_parts(group: Group) -> set[str]:
+    valid = [member.verdict.parts for member in group.members if member.verdict.valid]
+    names = {name for parts in valid for name in parts}
+    return {name for name in names if len({parts.get(name) for parts in valid}) > 1}
+
+
+def truncation(groups: Sequence[Group], *, max_new_tokens: int) -> Finding | None:
+    """At least 20 % of the rollouts ran into the length limit; says how long the finished ones are."""
+    pairs = [(group, member) for group in groups for member in group.members]
+    finished = [completion_length(group, member) for group, member in pairs if not is_truncated(member)]
+    cut_off = len(pairs) - len(finished)
+    if not pairs or cut_off < MUCH_TRUNCATION * len(pairs):
+        return None
+    if finished:
+        known = f"; finished ones have median length {statistics.median(finished):.0f}"
+        way_out = "raise sampling.max_new_tokens"
+    else:
+        known = " and none finished"
+        way_out = "raise sampling.max_new_tokens, or look for the stop token the model does not give"
+    share = percent(cut_off / len(pairs))
+    text = f"{share} of rollouts hit the limit of {max_new_tokens} tokens{known}: {way_out}"
+    return Finding(rule="truncation", text=text, warning=True)
+
+
+def invalid(groups: Sequence[Group]) -> Finding | None:
+    """Some rollouts have no valid reward: the share, and the commonest reasons with their counts."""
+    verdicts = [member.verdict for group in groups for member in group.members]
+    reasons = Counter(verdict.reason for verdict in verdicts if not verdict.valid)
+    text = invalid_text(reasons, total=len(verdicts), noun="rollouts")
+    return None if text is None else Finding(rule="invalid", text=f"{text}; not trained on", warning=True)
+
+
+def invalid_text(reasons: Counter[str], *, total: int, noun: str) -> str | None:
+    """Returns "31 % of rollouts invalid: REASON (12), ..." or None when there is no reason."""
+    if not reasons:
+        return None
+    named = [f"{cut(reason, 60)} ({count})" for reason, count in reasons.most_common(_NAMED_REASONS)]
+    if len(reasons) > _NAMED_REASONS:
+        named.append(plural(len(reasons) - _NAMED_REASONS, "other reason"))
+    return f"{percent(reasons.total() / total)} of {noun} invalid: {', '.join(named)}"
+
+
+# --- engine against trainer ---------------------------------------------------------------------
+
+MISMATCH = "mismatch"  # mean |engine - trainer| log-probability of sampled tokens, nats
+RATIO_DEVIATION = "ratio_deviation"  # largest |ratio - 1| of the step's tokens
+
+
+def ratio(largest: float, *, clip_low: float, clip_high: float) -> Finding:
+    """Whether the step was on-policy: largest |ratio - 1| of its tokens against the clip.
+
+    With one update per batch the ratio is 1 up to rounding and the clip never acts; beyond the clip, the
+    weights or the log-probabilities of engine and trainer are not the same.
+    """
+    measured = f"largest |ratio - 1| = {number(largest)}"
+    if largest < min(clip_low, clip_high):
+        text = f"on-policy: {measured}; the clip ({clip_low:g}/{clip_high:g}) does not act"
+        return Finding(rule="ratio", text=text, warning=False)
+    text = f"not on-policy: {measured} is beyond the clip ({clip_low:g}/{clip_high:g}), which acts"
+    return Finding(rule="ratio", text=text, warning=True)
+
+
+def mismatch(gap: float, *, tolerance: float) -> Finding:
+    """Whether engine and trainer give sampled tokens the same log-probability, within the tolerance."""
+    agree = gap <= tolerance
+    verb, than = ("agree", "within") if agree else ("disagree", "above")
+    text = (
+        f"engine and trainer {verb}: mean |difference| of log-probabilities {number(gap)} nats per token, "
+        f"{than} the tolerance of {tolerance:g}"
+    )
+    return Finding(rule="mismatch", text=text, warning=not agree)

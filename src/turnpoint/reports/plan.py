@@ -1,0 +1,213 @@
+"""What a run is about to do, in one unit (prompts, samples, tokens), before anything is spent."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from turnpoint.config import (
+    ChatPrompt,
+    EvaluationConfig,
+    FewShotPrompt,
+    FunctionVerifierConfig,
+    MathVerifierConfig,
+    PromptConfig,
+    ReasoningGymVerifierConfig,
+    RunConfig,
+    VerifierConfig,
+)
+from turnpoint.reports.text import cut, number, plural, visible
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What the plan says about the model."""
+
+    name: str
+    parameters: int
+    dtype: str
+    device: str
+    context_length: int  # tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The sizes of a run and the page that shows them."""
+
+    name: str
+    steps: int
+    rollouts_per_step: int
+    max_tokens_per_step: int  # generated
+    micro_batches: int  # upper estimate, when every rollout is as long as allowed
+    entries: tuple[tuple[str, tuple[str, ...]], ...]  # label, lines
+    first_prompt: tuple[str, ...]  # lines, made visible
+    first_prompt_tokens: int
+
+
+def make_plan(
+    config: RunConfig,
+    *,
+    model: ModelFacts,
+    data: Sequence[str],
+    num_train: int,
+    num_eval: int,
+    prompt_lengths: Sequence[int],
+    first_prompt: str,
+    folder: Path,
+) -> Plan:
+    """Returns the plan of `config`.
+
+    `data`: the dataset's own report, line by line. `prompt_lengths`: tokens of the training prompts as they
+    will be sent, the first one's first. `first_prompt`: that prompt decoded with its special tokens.
+    Sizes that cannot work were refused with the recipe; nothing is checked here. Raises ValueError
+    without prompts.
+    """
+    if not prompt_lengths:
+        raise ValueError("a plan needs prompts to train on, got none")
+    rollouts = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
+    generated = rollouts * config.sampling.max_new_tokens
+    packed = generated + config.rollout.prompts_per_step * statistics.fmean(prompt_lengths)
+    micro_batches = math.ceil(packed / config.training.micro_batch_tokens)
+    return Plan(
+        name=config.name,
+        steps=config.training.steps,
+        rollouts_per_step=rollouts,
+        max_tokens_per_step=generated,
+        micro_batches=micro_batches,
+        entries=(
+            ("model", (_model(model),)),
+            ("data", (*data, f"{number(num_train)} to train on, {number(num_eval)} to evaluate")),
+            ("prompt", tuple(_prompt(config, prompt_lengths, model.context_length))),
+            ("verifier", (_verifier(config.verifier),)),
+            ("step", tuple(_step(config, rollouts, generated, micro_batches, max(prompt_lengths)))),
+            ("run", (_run(config, num_train), _evaluation(config.evaluation))),
+            ("objective", tuple(_objective(config, rollouts))),
+            ("optimizer", (_optimizer(config),)),
+            ("files", (_files(config, folder),)),
+        ),
+        first_prompt=tuple(prompt_lines(first_prompt)),
+        first_prompt_tokens=prompt_lengths[0],
+    )
+
+
+def _model(model: ModelFacts) -> str:
+    return (
+        f"{visible(model.name)}: {number(model.parameters)} parameters, {model.dtype} on {model.device}, "
+        f"context {number(model.context_length)} tokens"
+    )
+
+
+def _prompt(config: RunConfig, lengths: Sequence[int], context: int) -> list[str]:
+    longest, new = max(lengths), config.sampling.max_new_tokens
+    return [
+        _prompt_form(config.prompt),
+        f"{min(lengths)} to {longest} tokens, median {statistics.median(lengths):.0f}; "
+        f"longest + {number(new)} new = {number(longest + new)} of {number(context)} in the context",
+    ]
+
+
+def _prompt_form(prompt: PromptConfig) -> str:
+    match prompt:
+        case ChatPrompt():
+            system = f', system message "{cut(prompt.system, 40)}"' if prompt.system else ""
+            suffix = f', question + "{cut(prompt.suffix, 40)}"' if prompt.suffix else ""
+            thinking = ", thinking" if prompt.thinking else ""
+            return f"chat template of the model{system}{thinking}{suffix}"
+        case FewShotPrompt():
+            return (
+                f"{plural(prompt.shots, 'solved example')} as plain text, then the question; no chat template"
+            )
+
+
+def _verifier(verifier: VerifierConfig) -> str:
+    match verifier:
+        case MathVerifierConfig():
+            limits = f"{verifier.timeout:g} s at most, {verifier.workers} workers"
+            return f"mathematical equality of the answer; {limits}"
+        case ReasoningGymVerifierConfig():
+            return "the generator's own scorer"
+        case FunctionVerifierConfig():
+            return f"your function {visible(verifier.path)}"
+
+
+def _step(config: RunConfig, rollouts: int, generated: int, micro_batches: int, longest: int) -> list[str]:
+    sizes, training, new = config.rollout, config.training, config.sampling.max_new_tokens
+    lines = [
+        f"{plural(sizes.prompts_per_step, 'prompt')} x {sizes.samples_per_prompt} samples -> "
+        f"{number(rollouts)} rollouts -> 1 update",
+        f"up to {number(generated)} new tokens ({number(new)} each), trained in up to about "
+        f"{plural(micro_batches, 'micro-batch', 'micro-batches')} of at most "
+        f"{number(training.micro_batch_tokens)} tokens",
+    ]
+    if longest + new > training.micro_batch_tokens:
+        lines.append(
+            f"a rollout of more than training.micro_batch_tokens = {number(training.micro_batch_tokens)} "
+            f"(possible: {number(longest + new)}) is a micro-batch of its own"
+        )
+    return lines
+
+
+def _run(config: RunConfig, num_train: int) -> str:
+    steps, prompts = config.training.steps, config.training.steps * config.rollout.prompts_per_step
+    passes = f"{prompts / num_train:.2g} passes over the data"
+    return f"{plural(steps, 'step')} = {number(prompts)} prompts = {passes}; seed {config.seed}"
+
+
+def _evaluation(evaluation: EvaluationConfig | None) -> str:
+    if evaluation is None:
+        return "no evaluation: the run will not say whether the model got better"
+    how = f"greedy + {evaluation.samples} samples" if evaluation.samples else "greedy"
+    when = f", every {plural(evaluation.every, 'step')}" if evaluation.every else ""
+    return f"evaluation before and after{when}: {plural(evaluation.tasks, 'problem')}, {how} each"
+
+
+_BASELINES = {"mean": "group mean", "leave_one_out": "mean of the others in the group"}
+_AGGREGATIONS = {
+    "token": "mean over all tokens of the step",
+    "sequence": "mean over rollouts of their token means",
+}
+
+
+def _objective(config: RunConfig, rollouts: int) -> list[str]:
+    loss, advantage = config.loss, config.advantage
+    scale = "divided by the group's std" if advantage.scale == "std" else "not divided by std"
+    fixed = f"sum over tokens / ({number(rollouts)} rollouts x {number(config.sampling.max_new_tokens)})"
+    mean = _AGGREGATIONS.get(loss.aggregation, fixed)
+    temperature = f"temperature {config.sampling.temperature:g}"
+    return [
+        f"advantage = reward - {_BASELINES[advantage.baseline]}, {scale}; {temperature}",
+        f"PPO clip {loss.clip_low:g}/{loss.clip_high:g}; loss = {mean}; no KL",
+        "1 update per batch: on-policy, ratio = 1, clip inactive",
+    ]
+
+
+def _optimizer(config: RunConfig) -> str:
+    optimizer = config.optimizer
+    warmup = f", warm-up {plural(optimizer.warmup_steps, 'step')}" if optimizer.warmup_steps else ""
+    decay = f", weight decay {optimizer.weight_decay:g}" if optimizer.weight_decay else ""
+    return (
+        f"AdamW, learning rate {optimizer.learning_rate:g} {optimizer.schedule}{warmup}{decay}, "
+        f"gradient norm at most {optimizer.max_grad_norm:g}"
+    )
+
+
+def _files(config: RunConfig, folder: Path) -> str:
+    every = config.training.save_every
+    when = f"every {plural(every, 'step')} and at the end" if every else "at the end"
+    return f"{visible(str(folder))}/ (metrics.jsonl, rollouts.jsonl, checkpoints {when})"
+
+
+_SHOWN_LINES = 12
+
+
+def prompt_lines(prompt: str) -> list[str]:
+    """Returns a prompt line by line, made visible, line ends marked; a long one without its middle."""
+    lines = [cut(line, 500, "both") for line in prompt.splitlines(keepends=True)]
+    if len(lines) <= _SHOWN_LINES:
+        return lines
+    half = _SHOWN_LINES // 2
+    left_out = plural(len(lines) - 2 * half, "more line")
+    return [*lines[:half], f"... {left_out} ...", *lines[-half:]]

@@ -1,0 +1,69 @@
+"""Figures of a step's rollouts, taken from the groups as they were sampled, before any mask or credit.
+
+Lengths are raw; what is invalid is left out of rewards and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from turnpoint.metrics import Max, Mean, Metric, Quantile, Sum
+from turnpoint.rollout.evaluate import SOLVED
+from turnpoint.types import Author, FinishReason, Group, Member
+
+SLOWEST_VERIFY = "slowest_verify"  # the key in Account.seconds; a largest, not a part of the sum
+
+
+def rollout_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
+    """Returns what the groups of a step show.
+
+    reward, solved (share with reward >= 1), reward/PART: means over valid rollouts.
+    signal: share of groups whose valid rewards differ. invalid, truncated: shares of all rollouts.
+    length: mean tokens of a whole completion; length/max; length/finished: median of those not truncated.
+    tokens/KIND: what was paid. slowest_verify: seconds.
+    """
+    pairs = [(group, member) for group in groups for member in group.members]
+    members = [member for _, member in pairs]
+    rewards = [reward for group in groups for reward in valid_rewards(group)]
+    lengths = [completion_length(group, member) for group, member in pairs]
+    finished = [length for length, member in zip(lengths, members, strict=True) if not is_truncated(member)]
+    slowest = [group.account.seconds.get(SLOWEST_VERIFY) for group in groups]
+    metrics: dict[str, Metric] = {
+        "reward": Mean.of(rewards),
+        "solved": Mean.of(reward >= SOLVED for reward in rewards),
+        "signal": Mean.of(has_signal(group) for group in groups),
+        "invalid": Mean.of(not member.verdict.valid for member in members),
+        "truncated": Mean.of(map(is_truncated, members)),
+        "length": Mean.of(lengths),
+        "length/max": Max.of(lengths),
+        "length/finished": Quantile(0.5, tuple(finished)),
+        SLOWEST_VERIFY: Max.of(seconds for seconds in slowest if seconds is not None),
+    }
+    for name in sorted({name for member in members for name in member.verdict.parts}):
+        valid = [member.verdict.parts for member in members if member.verdict.valid]
+        metrics[f"reward/{name}"] = Mean.of(parts[name] for parts in valid if name in parts)
+    for kind in sorted({kind for group in groups for kind in group.account.tokens}):
+        metrics[f"tokens/{kind}"] = Sum(sum(group.account.tokens.get(kind, 0) for group in groups))
+    return metrics
+
+
+def valid_rewards(group: Group) -> list[float]:
+    """Returns the rewards of the group's valid members, in order."""
+    verdicts = [member.verdict for member in group.members]
+    return [verdict.reward for verdict in verdicts if verdict.valid and verdict.reward is not None]
+
+
+def has_signal(group: Group) -> bool:
+    """Whether any advantage of the group can differ from zero: its valid rewards are not all equal."""
+    return len(set(valid_rewards(group))) > 1
+
+
+def completion_length(group: Group, member: Member) -> int:
+    """Returns how many policy tokens lie on the member's path: for a branch, the root's part included."""
+    path = group.tree.path(member.leaf)
+    return sum(piece.length for piece in path if piece.segment.author is Author.POLICY)
+
+
+def is_truncated(member: Member) -> bool:
+    """Whether the rollout ran into a length limit."""
+    return member.finish is FinishReason.LENGTH

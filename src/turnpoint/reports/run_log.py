@@ -1,0 +1,256 @@
+"""The run folder: plain files that outlive the run, readable while it runs and after it crashed.
+
+    runs/NAME/
+        recipe.yaml         the resolved recipe
+        environment.json    versions, machine, device
+        metrics.jsonl       one line per step: typed metrics, seconds by phase, findings
+        evaluations.jsonl   one line per evaluation, problem by problem
+        rollouts.jsonl      every rollout (written by the recorder)
+        checkpoints/
+
+Every line is written whole and closed at once. A torn last line, left by a crash, is skipped by readers.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from turnpoint.config import RunConfig, dump_recipe
+from turnpoint.errors import RunFolderError
+from turnpoint.metrics import Mean, Metric, Quantile
+from turnpoint.reports.findings import Finding
+from turnpoint.reports.step import StepReport
+from turnpoint.rollout.evaluate import Evaluation
+from turnpoint.types import Json
+
+_PACKAGES = (
+    "turnpoint",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "datasets",
+    "numpy",
+    "math-verify",
+)
+_CHECKPOINTS = "checkpoints"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """One run's folder. All writing raises RunFolderError in one line when the disk refuses."""
+
+    path: Path
+    note: str = ""  # said when the wished name was taken
+
+    @staticmethod
+    def create(output_dir: Path, name: str) -> RunFolder:
+        """Returns a fresh folder `output_dir/name`; with content in it, `name-2`, `name-3`, ... is taken.
+
+        Raises RunFolderError when it cannot be made or written.
+        """
+        wished = output_dir / name
+        path, number = wished, 1
+        try:
+            while not _claim(path):
+                number += 1
+                path = output_dir / f"{name}-{number}"
+        except OSError as error:
+            raise RunFolderError(f"run folder {path}: {_why(error)}; set output_dir") from error
+        note = "" if path == wished else f"{wished} holds another run; this one goes to {path}"
+        return RunFolder(path=path, note=note)
+
+    @property
+    def recipe(self) -> Path:
+        """The resolved recipe."""
+        return self.path / "recipe.yaml"
+
+    @property
+    def environment(self) -> Path:
+        """Versions, machine and device."""
+        return self.path / "environment.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One line per step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def evaluations(self) -> Path:
+        """One line per evaluation."""
+        return self.path / "evaluations.jsonl"
+
+    @property
+    def rollouts(self) -> Path:
+        """For the recorder of rollouts."""
+        return self.path / "rollouts.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """A folder for checkpoints."""
+        return self.path / _CHECKPOINTS
+
+    def write_recipe(self, config: RunConfig) -> None:
+        """Writes the resolved recipe; loading it gives an equal one."""
+        _write(self.recipe, dump_recipe(config), "w")
+
+    def write_environment(self, *, device: str) -> None:
+        """Writes what the run runs on."""
+        _write(self.environment, json.dumps(describe_environment(device=device), indent=2) + "\n", "w")
+
+    def append_step(self, report: StepReport) -> None:
+        """Adds a step to metrics.jsonl."""
+        _append(self.metrics, step_json(report))
+
+    def append_evaluation(self, step: int, evaluation: Evaluation) -> None:
+        """Adds an evaluation to evaluations.jsonl; `step` 0 is before training."""
+        _append(self.evaluations, {"step": step, **evaluation.to_json()})
+
+
+def _claim(path: Path) -> bool:
+    """Takes the folder; False when it holds something or another run is faster."""
+    path.mkdir(parents=True, exist_ok=True)
+    if next(path.iterdir(), None) is not None:
+        return False
+    try:
+        (path / _CHECKPOINTS).mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
+def describe_environment(*, device: str) -> dict[str, Json]:
+    """Returns versions of what matters, the machine and the device; absent packages are left out."""
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "device": device,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+# --- lines --------------------------------------------------------------------------------------
+
+
+def step_json(report: StepReport) -> dict[str, Json]:
+    """Returns a step as JSON values: metrics with their kind and what they are over."""
+    return {
+        "step": report.step,
+        "wall_seconds": report.wall_seconds,
+        "seconds": report.phases(),
+        "metrics": {
+            name: _metric_json(metric) for name, metric in report.metrics.items() if metric.value is not None
+        },
+        "findings": [
+            {"rule": finding.rule, "text": finding.text, "warning": finding.warning}
+            for finding in report.findings
+        ],
+    }
+
+
+def _metric_json(metric: Metric) -> dict[str, Json]:
+    described: dict[str, Json] = {"kind": type(metric).__name__.lower(), "value": metric.value}
+    match metric:
+        case Mean():
+            return {**described, "over": metric.denominator}
+        case Quantile():
+            return {**described, "q": metric.q, "over": len(metric.values)}
+        case _:
+            return described
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """A step as metrics.jsonl tells it."""
+
+    step: int
+    wall_seconds: float
+    seconds: Mapping[str, float]
+    metrics: Mapping[str, float]  # values only
+    findings: tuple[Finding, ...]
+
+
+def read_metrics(path: Path) -> list[StepRecord]:
+    """Returns the steps in a metrics.jsonl; a torn last line is skipped.
+
+    Raises RunFolderError for a missing file and for a line in the middle that is no step.
+    """
+    return [_step_record(path, number, row) for number, row in read_lines(path)]
+
+
+def _step_record(path: Path, number: int, row: dict[str, Any]) -> StepRecord:
+    try:
+        return StepRecord(
+            step=row["step"],
+            wall_seconds=row["wall_seconds"],
+            seconds=row["seconds"],
+            metrics={name: float(metric["value"]) for name, metric in row["metrics"].items()},
+            findings=tuple(Finding(**finding) for finding in row["findings"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunFolderError(f"{path}, line {number}: not a step: {error!r}") from error
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (line number, object) of a JSON-lines file; a torn last line is skipped.
+
+    Raises RunFolderError for a missing file and for a broken line in the middle.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunFolderError(f"{path}: {_why(error)}") from error
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is torn or nothing
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise RunFolderError(f"{path}, line {number}: not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise RunFolderError(f"{path}, line {number}: expected an object, got {type(row).__name__}")
+        yield number, cast(dict[str, Any], row)
+
+
+def _append(path: Path, row: Mapping[str, Json]) -> None:
+    _write(path, json.dumps(_plain(row), allow_nan=False) + "\n", "a")
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinities: they are written as "nan", "inf", "-inf", which float() reads."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in cast(Mapping[Any, Any], value).items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in cast(list[Any], value)]
+    return value
+
+
+def _write(path: Path, text: str, mode: str) -> None:
+    try:
+        with path.open(mode, encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except OSError as error:
+        raise RunFolderError(f"{path}: {_why(error)}") from error
+
+
+def _why(error: OSError | UnicodeDecodeError) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,196 @@
+"""What a person sees while a run works: rich on a terminal, plain lines anywhere else.
+
+On a terminal the running phase is a live line at the bottom. Elsewhere (a pipe, a file, TERM=dumb) it is a
+plain line every 1.5 seconds, so that nothing is ever silent for longer than two; lines of steps begin with
+"step", everything in between is indented. Colour follows NO_COLOR. Text is written out so that it can
+neither move nor break anything.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import TextIO, cast, final
+
+from rich.console import Console, ConsoleRenderable
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from turnpoint.reports.completions import choose_samples, completions_table
+from turnpoint.reports.evaluation_table import evaluation_table, invalid_lines
+from turnpoint.reports.findings import Finding
+from turnpoint.reports.phase import Phase
+from turnpoint.reports.plan import Plan
+from turnpoint.reports.step import StepReport
+from turnpoint.reports.step_line import LEGEND, step_fields, wrap_fields
+from turnpoint.reports.text import duration, plural, visible
+from turnpoint.rollout.evaluate import Evaluation
+
+_PLAIN_WIDTH = 120
+_REPEAT = 10  # steps after which an unchanged kind of finding is said again
+
+
+@final
+class Terminal:
+    """Writes to `stream` (default: standard output), which is told to write out what it cannot encode.
+
+    `completions_every`: steps between tables of completions. Errors of the stream, a closed pipe above
+    all, are raised to whoever calls, not hidden.
+    """
+
+    def __init__(
+        self, stream: TextIO | None = None, *, heartbeat: float = 1.5, completions_every: int = 5
+    ) -> None:
+        self._stream = sys.stdout if stream is None else stream
+        _write_out_what_cannot_be_encoded(self._stream)
+        self._console = Console(file=self._stream, markup=False, highlight=False, emoji=False)
+        self._live = self._console.is_terminal and not self._console.is_dumb_terminal
+        if not self._live:
+            self._console.width = _PLAIN_WIDTH
+        self._heartbeat = heartbeat
+        self._completions_every = completions_every
+        self._tables = 0
+        self._stepped = False
+        self._steps: int | None = None
+        self._said: dict[str, int] = {}  # rule -> step at which it was last said
+        self._lock = threading.Lock()
+
+    def line(self, text: str, style: str = "") -> None:
+        """Writes one line."""
+        self._print(Text(visible(text), style=style))
+
+    def plan(self, plan: Plan) -> None:
+        """Writes what the run is about to do, and remembers how many steps it has."""
+        self._steps = plan.steps
+        self.line(f"turnpoint: {plan.name}", "bold")
+        for label, lines in plan.entries:
+            self._entry(label, lines)
+        self.line(
+            f"  first prompt, {plural(plan.first_prompt_tokens, 'token')}, as the model sees it:", "bold"
+        )
+        for line in plan.first_prompt:
+            self._hanging("  | ", line, "dim")
+
+    @contextmanager
+    def phase(self, name: str, total: int | None = None) -> Generator[Phase]:
+        """Shows a phase while the block runs; call `advance` on what it gives."""
+        phase = Phase(name, total)
+        if self._live:
+            status = Live(
+                console=self._console,
+                get_renderable=lambda: Text(
+                    phase.describe(), style="cyan", no_wrap=True, overflow="ellipsis"
+                ),
+                transient=True,
+            )
+            with status:
+                yield phase
+        else:
+            with self._beating(phase):
+                yield phase
+
+    def step(self, report: StepReport) -> None:
+        """Writes a step's line, its findings, and every few steps some of its completions.
+
+        A finding whose rule was said within the last 10 steps is not repeated; the log has them all.
+        """
+        if not self._stepped:
+            self._stepped = True
+            self.line("")
+            self._hanging("  ", LEGEND, "dim")
+        width = self._console.width if self._live else None
+        for line in wrap_fields(step_fields(report, steps=self._steps), width=width, indent=2):
+            self._print(Text(line))
+        fresh = [finding for finding in report.findings if self._is_fresh(finding, report.step)]
+        self.findings(fresh)
+        if (report.step - 1) % self._completions_every == 0:
+            self._completions(report)
+
+    def findings(self, findings: Sequence[Finding]) -> None:
+        """Writes sentences: "!" before what should be acted on, "-" before the rest."""
+        for finding in findings:
+            mark, style = ("!", "yellow") if finding.warning else ("-", "green")
+            self._hanging(f"  {mark} ", visible(finding.text), style)
+
+    def evaluation(self, title: str, evaluation: Evaluation) -> None:
+        """Writes an evaluation as a table under its title."""
+        how = (
+            f", avg@{evaluation.samples} at temperature {evaluation.temperature:g}"
+            if evaluation.samples
+            else ""
+        )
+        count = plural(len(evaluation.outcomes), "problem")
+        self.line("")
+        self.line(f"{title}: {count}, greedy{how}; {duration(evaluation.seconds)}", "bold")
+        self._print(evaluation_table(evaluation))
+        for line in invalid_lines(evaluation):
+            self._hanging("  ! ", line, "yellow")
+
+    # --- below: how it is written -------------------------------------------------------------------
+
+    def _completions(self, report: StepReport) -> None:
+        samples = choose_samples(report.groups, turn=self._tables)
+        self._tables += 1
+        if samples:
+            self._print(completions_table(samples, width=self._console.width))
+
+    def _is_fresh(self, finding: Finding, step: int) -> bool:
+        last = self._said.get(finding.rule)
+        if last is not None and step - last < _REPEAT:
+            return False
+        self._said[finding.rule] = step
+        return True
+
+    def _entry(self, label: str, lines: Sequence[str]) -> None:
+        for index, line in enumerate(lines):
+            self._hanging(f"  {label if index == 0 else '':<10} ", visible(line), "")
+
+    def _hanging(self, lead: str, text: str, style: str) -> None:
+        """Writes `text` after `lead`; on a terminal, wrapped lines stay right of it."""
+        if not self._live:
+            self._print(Text(lead + text))
+            return
+        grid = Table.grid(padding=0)
+        grid.add_column(width=len(lead), no_wrap=True)
+        grid.add_column(overflow="fold")
+        grid.add_row(Text(lead, style=style or "bold"), Text(text, style=style))
+        self._print(grid)
+
+    def _print(self, renderable: ConsoleRenderable) -> None:
+        if self._live:
+            self._console.print(renderable)
+            return
+        with self._console.capture() as captured:
+            self._console.print(renderable, soft_wrap=isinstance(renderable, Text))
+        lines = [line.rstrip() for line in captured.get().splitlines()]
+        with self._lock:
+            self._stream.write("\n".join(lines) + "\n")
+            self._stream.flush()
+
+    @contextmanager
+    def _beating(self, phase: Phase) -> Generator[None]:
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(self._heartbeat):
+                try:
+                    self.line(f"  {phase.describe()}")
+                except (OSError, ValueError):  # closed: the next line of the main thread raises it
+                    return
+
+        thread = threading.Thread(target=beat, name=f"heartbeat-{phase.name}", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+
+def _write_out_what_cannot_be_encoded(stream: TextIO) -> None:
+    if isinstance(stream, io.TextIOWrapper):
+        cast(io.TextIOWrapper, stream).reconfigure(errors="backslashreplace")
