@@ -51,11 +51,14 @@ def test_of_contradicting_answers_the_first_is_kept() -> None:
     assert conflict.first.startswith("row 1: ")
 
 
-def test_same_words_in_other_roles_are_another_prompt() -> None:
-    one = [{"role": "user", "content": "ab"}]
-    two = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
-    dataset = collected([{"prompt": one, "answer": "1"}, {"prompt": two, "answer": "1"}])
-    assert dataset.report.kept == 2
+def test_prompts_are_the_same_only_in_all_turns_and_roles() -> None:
+    def prompt(*turns: tuple[str, str]) -> dict[str, Any]:
+        messages = [{"role": role, "content": content} for role, content in turns]
+        return {"prompt": messages, "answer": "1"}
+
+    alone, before = prompt(("user", "b")), prompt(("user", "a"), ("user", "b"))
+    dataset = collected([alone, before, prompt(("system", "a"), ("user", "b")), alone])
+    assert (dataset.report.kept, dataset.report.duplicates) == (3, 1)
 
 
 def test_invalid_rows_are_counted_by_reason_with_the_first() -> None:
