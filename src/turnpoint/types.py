@@ -81,9 +81,8 @@ class Task:
     id: str  # unique within a dataset
     messages: tuple[Message, ...]  # ends with what the policy must answer
     answer: str  # gold, as text; never shown to the policy
-    metadata: Mapping[str, Json] = field(
-        default_factory=lambda: _NOTHING
-    )  # the other columns of the row, for verifiers
+    # the other columns of the row, for verifiers
+    metadata: Mapping[str, Json] = field(default_factory=lambda: _NOTHING)
 
     @property
     def question(self) -> str:

@@ -1,0 +1,136 @@
+"""Rows to a dataset: what can be used is kept once, the rest is counted with its reason."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from turnpoint.errors import DataError
+from turnpoint.tasks.dataset import Dataset, InvalidRows, ReadReport
+from turnpoint.tasks.formats import InvalidRow, Problem
+from turnpoint.tasks.rows import Columns, Row
+from turnpoint.types import Json, Task
+
+_CONFLICT = "another answer to the prompt of an earlier row"
+_OWN_IDS = ("id", "unique_id")
+
+
+def collect(
+    rows: Iterable[Row],
+    read: Callable[[Columns], Problem],
+    *,
+    name: str,
+    source: str,
+    format: str,
+    limit: int | None,
+) -> Dataset:
+    """Returns the tasks that `read` finds in `rows`, at most `limit`.
+
+    A row that says the same as an earlier one, messages and answer, is dropped and counted. Of rows with
+    the same messages and different answers the first is kept, the others are invalid: at most one of
+    the answers can be right, and dropping all would punish two spellings of one answer. Raises DataError
+    with the counts when nothing is kept.
+    """
+    counts = _Counts()
+    answers: dict[tuple[tuple[str, str], ...], str] = {}
+    kept: list[tuple[Row, Problem]] = []
+    num_rows = duplicates = 0
+    for row in rows:
+        num_rows += 1
+        try:
+            problem = read(row.columns)
+        except InvalidRow as error:
+            counts.add(str(error), row)
+            continue
+        key = tuple((message.role, message.content) for message in problem.messages)
+        if key not in answers:
+            answers[key] = problem.answer
+            kept.append((row, problem))
+        elif answers[key] == problem.answer:
+            duplicates += 1
+        else:
+            counts.add(_CONFLICT, row)
+        if len(kept) == limit:
+            break
+    if not num_rows:
+        raise DataError(f"{source}: no rows")
+    if not kept:
+        raise DataError(
+            f"{source}: none of {num_rows:,} rows can be used: {'; '.join(map(str, counts.rows()))}"
+        )
+    report = ReadReport(
+        source=source,
+        format=format,
+        rows=num_rows,
+        kept=len(kept),
+        duplicates=duplicates,
+        invalid=counts.rows(),
+    )
+    return Dataset(name=name, tasks=_tasks(kept, name), report=report)
+
+
+class _Counts:
+    """Reasons, how often each was given, and where first."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[int, str]] = {}
+
+    def add(self, reason: str, row: Row) -> None:
+        count, first = self._rows.get(reason) or (0, f"{row.where}: {reprlib.repr(dict(row.columns))}")
+        self._rows[reason] = (count + 1, first)
+
+    def rows(self) -> tuple[InvalidRows, ...]:
+        return tuple(
+            InvalidRows(reason=reason, count=count, first=first)
+            for reason, (count, first) in self._rows.items()
+        )
+
+
+def _tasks(kept: list[tuple[Row, Problem]], name: str) -> tuple[Task, ...]:
+    """Ids are the rows' own when all have one and all differ, else NAME/INDEX of the row."""
+    own = [_own_id(row.columns) for row, _ in kept]
+    use_own = None not in own and len(set(own)) == len(own)
+    return tuple(
+        Task(
+            id=str(own_id) if use_own else f"{name}/{row.index}",
+            messages=problem.messages,
+            answer=problem.answer,
+            metadata={
+                str(column): json_value(value)
+                for column, value in row.columns.items()
+                if column not in problem.used
+            },
+        )
+        for own_id, (row, problem) in zip(own, kept, strict=True)
+    )
+
+
+def _own_id(columns: Columns) -> str | None:
+    for column in _OWN_IDS:
+        value = columns.get(column)
+        if isinstance(value, str | int) and str(value).strip():
+            return str(value)
+    return None
+
+
+def json_value(value: Any) -> Json:
+    """Returns `value` as JSON can say it.
+
+    Tuples, sets and arrays become lists, keys and whatever else (dates, bytes) their text, numbers that
+    are not finite null.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return str(value) if isinstance(value, str) else value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in cast(Mapping[Any, Any], value).items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [json_value(item) for item in cast(Iterable[Any], value)]
+    if isinstance(value, np.generic | np.ndarray):
+        return json_value(cast(Any, value).tolist())
+    return str(value)

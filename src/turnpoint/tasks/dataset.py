@@ -1,0 +1,110 @@
+"""A dataset is the tasks in order and the report of how they were read; parts of it are datasets too."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from turnpoint.errors import DataError
+from turnpoint.types import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidRows:
+    """The rows that were left out for one reason.
+
+    >>> str(InvalidRows(reason="answer is empty", count=2, first="line 17: {'answer': ''}"))
+    "answer is empty (2 rows, first: line 17: {'answer': ''})"
+    """
+
+    reason: str
+    count: int
+    first: str  # where it was, and the row, shortened
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({_rows(self.count)}, first: {self.first})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadReport:
+    """What reading a source found; rows = kept + duplicates + the counts of `invalid`.
+
+    >>> ReadReport(source="sums.jsonl", format="plain", rows=9, kept=8, duplicates=1).lines()
+    ['sums.jsonl: 9 rows read as plain, 8 kept', '1 row dropped: the same prompt and answer again']
+    """
+
+    source: str
+    format: str  # the row format that was used, recognised or given
+    rows: int  # read; reading stops once `limit` tasks are kept
+    kept: int
+    duplicates: int = 0  # the same messages and the same answer as a row before
+    invalid: tuple[InvalidRows, ...] = ()
+
+    def lines(self) -> list[str]:
+        """Returns the report as sentences for people."""
+        lines = [f"{self.source}: {_rows(self.rows)} read as {self.format}, {self.kept:,} kept"]
+        if self.duplicates:
+            lines.append(f"{_rows(self.duplicates)} dropped: the same prompt and answer again")
+        return lines + [f"left out: {rows}" for rows in self.invalid]
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """Tasks in a fixed order; ids differ. `report` is about the source, also for a part of the dataset."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    report: ReadReport
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over what the tasks say, in order: messages, answers, metadata; not the ids.
+
+        A run that resumes compares it, so that a changed dataset is noticed.
+        """
+        digest = hashlib.sha256()
+        for task in self.tasks:
+            messages = [[message.role, message.content] for message in task.messages]
+            said = json.dumps([messages, task.answer, dict(task.metadata)], sort_keys=True)
+            digest.update(said.encode("ascii") + b"\n")
+        return digest.hexdigest()
+
+    def select(self, indices: Iterable[int]) -> Dataset:
+        """Returns the dataset of the tasks at `indices`, in that order."""
+        return replace(self, tasks=tuple(self.tasks[index] for index in indices))
+
+
+def split_examples(dataset: Dataset, shots: int) -> tuple[tuple[tuple[str, str], ...], Dataset]:
+    """Returns (question, answer) of the first `shots` tasks, and the dataset of all others.
+
+    Examples shown in a prompt are thereby never trained or evaluated on. Raises DataError when nothing
+    would be left.
+    """
+    if shots >= len(dataset.tasks):
+        raise DataError(
+            f"{dataset.name}: {shots} few-shot examples leave nothing of {len(dataset.tasks)} tasks; "
+            f"lower prompt.shots or bring more tasks"
+        )
+    examples = tuple((task.question, task.answer) for task in dataset.tasks[:shots])
+    return examples, dataset.select(range(shots, len(dataset.tasks)))
+
+
+def holdout(dataset: Dataset, count: int) -> tuple[Dataset, Dataset]:
+    """Returns (rest, held out): the last `count` tasks are kept for evaluation.
+
+    No task is in both and none says the same as another, since duplicates are dropped when reading.
+    Raises DataError when nothing would be left to train on.
+    """
+    left = len(dataset.tasks) - count
+    if left < 1:
+        raise DataError(
+            f"{dataset.name}: holding out {count} tasks leaves nothing to train on of "
+            f"{len(dataset.tasks)}; lower evaluation.tasks or bring more tasks"
+        )
+    return dataset.select(range(left)), dataset.select(range(left, len(dataset.tasks)))

@@ -1,0 +1,57 @@
+"""From a recipe's `tasks` section to a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+from pathlib import Path
+
+from turnpoint.config import HubTasks, JsonlTasks, ParquetTasks, ReasoningGymTasks
+from turnpoint.tasks.collect import collect
+from turnpoint.tasks.dataset import Dataset
+from turnpoint.tasks.formats import FORMATS, recognise
+from turnpoint.tasks.generator import generator_rows
+from turnpoint.tasks.rows import Row, hub_rows, jsonl_rows, parquet_rows
+
+_RECOGNISED_BY = 100  # rows that `format: auto` looks at
+
+
+def load_tasks(config: JsonlTasks | ParquetTasks | HubTasks | ReasoningGymTasks) -> Dataset:
+    """Returns the tasks that `config` names; at most `limit`, duplicates dropped.
+
+    Raises DataError in one line when the source cannot be read, its columns fit no row format, or none
+    of its rows can be used.
+    """
+    match config:
+        case JsonlTasks():
+            rows, name, source = jsonl_rows(config.path), config.path.stem, str(config.path)
+        case ParquetTasks():
+            rows, name, source = parquet_rows(config.path), config.path.stem, str(config.path)
+        case HubTasks():
+            rows = hub_rows(config.path, subset=config.subset, split=config.split)
+            base = Path(config.path).name if Path(config.path).expanduser().is_dir() else config.path
+            name = source = "/".join(part for part in (base, config.subset, config.split) if part)
+        case ReasoningGymTasks():
+            return _generated(config)
+    return _read(rows, name=name, source=source, format=config.format, limit=config.limit)
+
+
+def _read(rows: Iterator[Row], *, name: str, source: str, format: str, limit: int | None) -> Dataset:
+    first = list(islice(rows, _RECOGNISED_BY))
+    if first and format == "auto":
+        format = recognise((row.columns for row in first), source).name
+    # without rows any format says so
+    form = FORMATS["plain" if format == "auto" else format]
+    return collect(chain(first, rows), form.read, name=name, source=source, format=form.name, limit=limit)
+
+
+def _generated(config: ReasoningGymTasks) -> Dataset:
+    rows = generator_rows(config.name, options=config.options, size=config.size, seed=config.seed)
+    return collect(
+        rows,
+        FORMATS["plain"].read,
+        name=config.name,
+        source=f"reasoning-gym {config.name}",
+        format="generated problems",
+        limit=None,
+    )
