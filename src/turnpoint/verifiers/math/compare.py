@@ -14,6 +14,7 @@ from turnpoint.verifiers.math.shape import Choice, Formula, Items, Matrix, Named
 from turnpoint.verifiers.math.units import degrees_in_radians, percent_readings, same_unit
 
 _ORDERED = ("()", "[]", "[)", "(]")
+_OPTION = re.compile(r"[A-J]")
 _SYMBOL = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 _CONSTANT = (r"\pi", "e", "i", r"\frac", r"\sqrt", r"\cdot", r"\infty")
 
@@ -57,7 +58,7 @@ def same(gold: Shape, answer: Shape, arithmetic: Arithmetic) -> bool:
         case Choice(), _:
             return _same_choice(gold, answer, arithmetic)
         case _, Choice():
-            return _is_letter(gold, answer.letter) or (bool(answer.rest) and _same_rest(gold, answer, arithmetic))
+            return _same_choice(answer, gold, arithmetic)
         case Named(), Named():
             return _same_named(gold, answer, arithmetic)
         case Relation(), Relation():
@@ -88,14 +89,13 @@ def same(gold: Shape, answer: Shape, arithmetic: Arithmetic) -> bool:
             return False
 
 
-def _same_choice(gold: Choice, answer: Shape, arithmetic: Arithmetic) -> bool:
-    if isinstance(answer, Choice):
-        return gold.letter == answer.letter
-    return _is_letter(answer, gold.letter) or (bool(gold.rest) and _same_rest(answer, gold, arithmetic))
-
-
-def _is_letter(shape: Shape, letter: str) -> bool:
-    return isinstance(shape, Formula) and shape.text == letter
+def _same_choice(choice: Choice, other: Shape, arithmetic: Arithmetic) -> bool:
+    """The letter decides where both have one, else what the choice says beside its letter."""
+    if isinstance(other, Choice):
+        return choice.letter == other.letter
+    if isinstance(other, Formula) and _OPTION.fullmatch(other.text):
+        return choice.letter == other.text
+    return bool(choice.rest) and _same_rest(other, choice, arithmetic)
 
 
 def _same_rest(shape: Shape, choice: Choice, arithmetic: Arithmetic) -> bool:

@@ -29,6 +29,7 @@ _TOKEN = re.compile(
     r"|(?P<command>\\[A-Za-z]+)|(?P<sign>[-+/!^_(){}|\[\]]))",
 )
 _ATOMS = {r"\pi": r"\pi", r"\infty": r"\infty"}
+_NO_FACTORS = (r"\cdot", r"\rfloor", r"\rceil")
 _LOG_BASE = "log base"  # a bare \log means base ten to some and e to others: it equals only another \log
 _SPACED_NUMBERS = re.compile(r"[0-9.] +[0-9.]")
 
@@ -114,7 +115,7 @@ class _Writer:
         kind, token = self._tokens[self._at]
         if kind == "sign":
             return token in "([{" or (token == "|" and not self._inside_bars)
-        return kind in ("number", "name") or (kind == "command" and token != r"\cdot")
+        return kind in ("number", "name") or (kind == "command" and token not in _NO_FACTORS)
 
     _inside_bars = False
 
@@ -150,6 +151,9 @@ class _Writer:
             case "sign", "(" | "[" | "{":
                 closing = {"(": ")", "[": "]", "{": "}"}[token]
                 return f"({self._until(closing)})"
+            case "command", r"\lfloor" | r"\lceil":
+                closing = token.replace(r"\l", r"\r")
+                return f"{token} {self._until(closing)}{closing} "
             case "sign", "|" if not self._inside_bars:
                 self._inside_bars = True
                 inner = self._until("|")
