@@ -148,7 +148,9 @@ def _verifier(config: RunConfig) -> ClosableVerifier:
             return ReasoningGymVerifier(config.tasks.name)
 
 
-def fit_context(dataset: Dataset, policy: Policy, max_new_tokens: int) -> tuple[Dataset, list[int], list[str]]:
+def fit_context(
+    dataset: Dataset, policy: Policy, max_new_tokens: int
+) -> tuple[Dataset, list[int], list[str]]:
     """Returns the tasks whose prompts leave room for the completion, their lengths, and what was dropped.
 
     Lengths are of the ids that will be sent. Raises DataError when none fits.
@@ -159,9 +161,7 @@ def fit_context(dataset: Dataset, policy: Policy, max_new_tokens: int) -> tuple[
     return kept, [lengths[index] for index in check.kept], [check.warning] if check.warning else []
 
 
-async def check_gold(
-    dataset: Dataset, verifier: Verifier, terminal: Terminal
-) -> tuple[Dataset, list[str]]:
+async def check_gold(dataset: Dataset, verifier: Verifier, terminal: Terminal) -> tuple[Dataset, list[str]]:
     """Returns the tasks whose gold answer the verifier accepts, and what was left out, with a reason.
 
     Raises DataError when none is left.

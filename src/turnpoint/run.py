@@ -148,7 +148,9 @@ class _Session:
         await evaluate_at(config.training.steps, "after training")
         if evaluations:
             self.terminal.findings(compare(evaluations[0], evaluations[-1]))
-        self.terminal.line(f"files in {folder.path}; a Hugging Face folder: turnpoint export {folder.path} DIR")
+        self.terminal.line(
+            f"files in {folder.path}; a Hugging Face folder: turnpoint export {folder.path} DIR"
+        )
         before, after = (evaluations[0], evaluations[-1]) if evaluations else (None, None)
         return TrainResult(folder=folder.path, before=before, after=after)
 
@@ -210,9 +212,7 @@ class _Session:
             folder=folder.path,
         )
 
-    def _loop(
-        self, tasks: Dataset, trainer: Trainer, recorder: RolloutWriter, folder: RunFolder
-    ) -> Loop:
+    def _loop(self, tasks: Dataset, trainer: Trainer, recorder: RolloutWriter, folder: RunFolder) -> Loop:
         config = self.config
         rollout, sampling, training = config.rollout, config.sampling, config.training
         return Loop(
@@ -265,7 +265,9 @@ class _Saving:
         """Writes a checkpoint of the completed steps, once."""
         if self.done > self._saved:
             state = self._trainer.state_dict()
-            path = save_checkpoint(self._folder.checkpoints, Checkpoint(step=self.done, state=state, metadata={}))
+            path = save_checkpoint(
+                self._folder.checkpoints, Checkpoint(step=self.done, state=state, metadata={})
+            )
             self._terminal.line(f"checkpoint of step {self.done} saved: {path}")
             self._saved = self.done
 

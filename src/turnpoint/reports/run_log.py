@@ -18,6 +18,7 @@ import json
 import math
 import os
 import platform
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -106,6 +107,11 @@ class RunFolder:
     def write_environment(self, *, device: str) -> None:
         """Writes what the run runs on."""
         _write(self.environment, json.dumps(describe_environment(device=device), indent=2) + "\n", "w")
+
+    def discard_if_unused(self) -> None:
+        """Removes the folder when no rollout, evaluation or checkpoint has come into it."""
+        if not (self.rollouts.exists() or self.evaluations.exists() or any(self.checkpoints.iterdir())):
+            shutil.rmtree(self.path)
 
     def append_step(self, report: StepReport) -> None:
         """Adds a step to metrics.jsonl."""

@@ -8,14 +8,12 @@ if TYPE_CHECKING:
     from turnpoint.rollout.recorder import RolloutWriter as RolloutWriter
     from turnpoint.rollout.recorder import read_groups as read_groups
     from turnpoint.rollout.rollouter import Rollouter as Rollouter
-    from turnpoint.rollout.rollouter import RolloutProgress as RolloutProgress
 
-__all__ = ["RolloutProgress", "RolloutWriter", "Rollouter", "read_groups"]
+__all__ = ["RolloutWriter", "Rollouter", "read_groups"]
 
 __getattr__ = lazy(
     __name__,
     {
-        "RolloutProgress": "rollouter",
         "RolloutWriter": "recorder",
         "Rollouter": "rollouter",
         "read_groups": "recorder",

@@ -98,7 +98,9 @@ def publish(trainer: Trainer, receiver: WeightReceiver, *, version: int) -> None
     state = trainer.publish()
     sent, held = weights_checksum(state), receiver.load_weights(state, version)
     if sent != held:
-        raise WeightSyncError(f"weights of version {version} did not arrive: sent {sent}, engine holds {held}")
+        raise WeightSyncError(
+            f"weights of version {version} did not arrive: sent {sent}, engine holds {held}"
+        )
 
 
 class _Clock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from jaxtyping import Float
@@ -20,6 +20,10 @@ from turnpoint.training.layout import TreeLayout
 from turnpoint.training.optimizer import MasterAdamW, Schedule
 from turnpoint.training.packing import PackedStep
 from turnpoint.training.row import PackedTree
+
+
+def _ignore(*_: object) -> None:
+    """Nobody asked."""
 
 
 class Trainer:
@@ -67,12 +71,15 @@ class Trainer:
         """Returns log p of `tree.targets` under the current weights, nats: to compare with the engine's."""
         return self._forward(tree)[0]
 
-    def forward_backward(self, step: PackedStep) -> Metrics:
+    def forward_backward(
+        self, step: PackedStep, *, progress: Callable[[int, int], None] = _ignore
+    ) -> Metrics:
         """Adds the gradient of the step's loss to what `optim_step` will apply; returns its metrics.
 
         Where nothing trains, the loss is 0 and no gradient appears. Metrics: `loss`, `trained_tokens`;
         over trained tokens `entropy` (nats) and `mismatch` (mean |current - sampled| log-probability,
         nats: in the first pass over a batch, what trainer and engine disagree on); those of the loss.
+        `progress(1, tokens)` is called after every tree.
 
         Raises TrainingError for a loss that is not finite and drops all gradients; weights are untouched.
         """
@@ -88,6 +95,7 @@ class Trainer:
                     f"{_not_finite(tree, logprobs)}; no weight was changed"
                 )
             loss.backward()
+            progress(1, len(tree.token_ids))
             parts += [metrics, {"loss": Sum(float(value)), **_token_means(tree, logprobs.detach(), entropy)}]
         return merge_metrics(parts)
 
