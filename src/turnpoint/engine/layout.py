@@ -29,11 +29,10 @@ class StepLayout(AttentionLayout):
     Keys and values are stored as the layers compute them. Masks are built once per step and window.
     """
 
-    def __init__(self, *, rows: Rows, positions: Tensor, length: int, chunks: Sequence[SpanChunk]) -> None:
+    def __init__(self, *, rows: Rows, positions: Tensor, chunks: Sequence[SpanChunk]) -> None:
         self._rows = rows
         self._positions = positions  # [B]
         self._index = torch.arange(len(positions), device=positions.device)
-        self._length = length  # of the longest row, the new token included
         self._chunks = chunks
         self._decode_masks: dict[tuple[int | None, int], Tensor] = {}
         self._chunk_masks: dict[tuple[int | None, int], Tensor] = {}
@@ -56,24 +55,24 @@ class StepLayout(AttentionLayout):
         """Returns [B, H, D]: one query per row, the query heads of one key head as its matrix."""
         batch, heads, kv_heads = len(self._positions), call.query.shape[0], call.key.shape[0]
         keys, values = self._rows.keys[call.layer], self._rows.values[call.layer]
-        keys[self._index, :, :, self._positions] = call.key[:, :batch].transpose(0, 1)
+        keys[self._index, :, self._positions] = call.key[:, :batch].transpose(0, 1)
         values[self._index, :, self._positions] = call.value[:, :batch].transpose(0, 1)
         queries = call.query[:, :batch].transpose(0, 1).reshape(batch * kv_heads, heads // kv_heads, -1)
         output = grouped_attention(
             call,
             queries,
-            keys[:batch, :, :, : self._length].flatten(0, 1),
-            values[:batch, :, : self._length].flatten(0, 1),
+            keys[:batch].flatten(0, 1),
+            values[:batch].flatten(0, 1),
             self._decode_mask(call),
         )
         return output.reshape(batch, heads, -1)
 
     def _decode_mask(self, call: AttentionCall) -> Tensor:
-        """Returns [B * Hkv, 1, L] to be added to logits: 0 where seen, -inf elsewhere."""
+        """Returns [B * Hkv, 1, C] to be added to logits: 0 where seen, -inf elsewhere."""
         key = (call.window, call.key.shape[0])
         if key not in self._decode_masks:
-            every = torch.arange(self._length, device=self._positions.device)
-            seen = visible(self._positions.unsqueeze(-1), every, call.window)  # [B, 1, L]
+            every = torch.arange(self._rows.capacity, device=self._positions.device)
+            seen = visible(self._positions.unsqueeze(-1), every, call.window)  # [B, 1, C]
             mask = torch.zeros(seen.shape, dtype=call.query.dtype, device=seen.device)
             mask.masked_fill_(~seen, -torch.inf)
             self._decode_masks[key] = mask.repeat_interleave(call.key.shape[0], dim=0)
@@ -109,16 +108,16 @@ def _part(call: AttentionCall, start: int, end: int) -> AttentionCall:
 
 
 def grouped_attention(call: AttentionCall, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """Returns [N, G, D]: G query heads share each of N = B * Hkv key heads, so keys are read once.
+    """Returns [N, G, Dv]: G query heads [N, G, D] share each of N = B * Hkv key heads [N, C, D].
 
-    `key` [N, D, L] is transposed, `mask` [N, 1, L] is added. Plain matrix products beat the fused attention
-    of torch on CPUs when there is one query per sequence.
+    So keys and values are read once, and plain matrix products beat the fused attention of torch on CPUs.
+    `mask` [N, 1, C] is added to the logits.
     """
+    logits = torch.bmm(query, key.transpose(-1, -2))
     if call.softcap is None and call.sinks is None:
-        bias = mask.expand(-1, query.shape[1], -1)
-        logits = torch.baddbmm(bias, query, key, alpha=call.scaling)
-        return torch.bmm(torch.softmax(logits, dim=-1), value)
-    logits = torch.bmm(query, key).float() * call.scaling
+        probs = torch.softmax(logits.mul_(call.scaling).add_(mask), dim=-1)
+        return torch.bmm(probs, value)
+    logits = logits.float() * call.scaling
     if call.softcap is not None:
         logits = call.softcap * torch.tanh(logits / call.softcap)
     logits = logits + mask

@@ -1,8 +1,8 @@
 """Keys and values of the sequences that decode: one row each, rows in use always the first ones.
 
-A decode step attends over a view of the first rows up to the longest length: nothing is gathered or
-concatenated. Keys are stored transposed, [rows, Hkv, D, capacity], because the product with one query per
-sequence is then an ordinary matrix product, on CPUs in bfloat16 about half the time.
+A decode step attends over the first rows at their full capacity, which is one contiguous block: nothing is
+gathered, concatenated or sliced, so the matrix products read it in place. In return the capacity follows
+the longest sequence closely, up and down.
 """
 
 from __future__ import annotations
@@ -12,15 +12,11 @@ from torch import Tensor
 
 from turnpoint.engine.span import CacheShape, Span
 
-_FIRST_ROWS = 8
-_FIRST_CAPACITY = 128
+_GRAIN = 32  # capacities are multiples of it
 
 
 class Rows:
-    """Growing storage for decoding sequences; memory is rows in use x the longest sequence.
-
-    Both sizes double when they no longer suffice and shrink only in `clear`.
-    """
+    """Storage for decoding sequences; memory is rows in use x the longest sequence, up to a small factor."""
 
     def __init__(self, shape: CacheShape) -> None:
         self._shape = shape
@@ -28,59 +24,42 @@ class Rows:
 
     def clear(self) -> None:
         """Frees everything."""
-        self._size = (0, 0)
-        self.keys: list[Tensor] = []  # per layer [rows, Hkv, D, capacity]
+        self._rows = self.capacity = 0
+        self.keys: list[Tensor] = []  # per layer [rows, Hkv, capacity, D]
         self.values: list[Tensor] = []  # per layer [rows, Hkv, capacity, D]
-        self.hidden = torch.empty(0, 0, self._shape.hidden_dim)  # [rows, capacity, M]
+        self.hidden = self._zeros(0, 0, self._shape.hidden_dim)  # [rows, capacity, M]
 
-    def reserve(self, rows: int, length: int) -> None:
-        """Makes room for `rows` sequences of `length` tokens, keeping what is there."""
-        old_rows, old_capacity = self._size
-        if rows <= old_rows and length <= old_capacity:
+    def fit(self, rows: int, length: int) -> None:
+        """Makes the storage right for `rows` sequences of at most `length` tokens, keeping what they hold.
+
+        Grows by an eighth, so that copying is rare, and shrinks when half or more would stand empty, so that
+        a long sequence that has ended costs the others nothing.
+        """
+        enough = rows <= self._rows and length <= self.capacity
+        if enough and self.capacity <= max(2 * length, 2 * _GRAIN):
             return
-        new_rows = _doubled(old_rows or _FIRST_ROWS, rows)
-        capacity = _doubled(old_capacity or _FIRST_CAPACITY, length)
-        old_keys, old_values = iter(self.keys), iter(self.values)
-        keys: list[Tensor] = []
-        values: list[Tensor] = []
-        for layer in self._shape.layers:
-            keys.append(self._zeros(new_rows, layer.heads, layer.key_dim, capacity))
-            values.append(self._zeros(new_rows, layer.heads, capacity, layer.value_dim))
-            if old_rows:
-                keys[-1][:old_rows, :, :, :old_capacity] = next(old_keys)
-                values[-1][:old_rows, :, :old_capacity] = next(old_values)
-        hidden = self._zeros(new_rows, capacity, self._shape.hidden_dim)
-        if old_rows:
-            hidden[:old_rows, :old_capacity] = self.hidden
-        self.keys, self.values, self.hidden, self._size = keys, values, hidden, (new_rows, capacity)
+        kept_rows, kept = min(rows, self._rows), min(length, self.capacity)
+        self._rows = max(self._rows, 1 << (rows - 1).bit_length())
+        self.capacity = -(-(length + length // 8) // _GRAIN) * _GRAIN
+        old_keys, old_values, old_hidden = self.keys, self.values, self.hidden
+        self.keys, self.values = [], []
+        for index, layer in enumerate(self._shape.layers):
+            self.keys.append(self._zeros(self._rows, layer.heads, self.capacity, layer.key_dim))
+            self.values.append(self._zeros(self._rows, layer.heads, self.capacity, layer.value_dim))
+            if kept_rows:
+                self.keys[index][:kept_rows, :, :kept] = old_keys[index][:kept_rows, :, :kept]
+                self.values[index][:kept_rows, :, :kept] = old_values[index][:kept_rows, :, :kept]
+        self.hidden = self._zeros(self._rows, self.capacity, self._shape.hidden_dim)
+        self.hidden[:kept_rows, :kept] = old_hidden[:kept_rows, :kept]
 
     def _zeros(self, *sizes: int) -> Tensor:
         # zeros, not empty: a masked position has probability 0, and 0 * NaN would still be NaN
         return torch.zeros(*sizes, dtype=self._shape.dtype, device=self._shape.device)
 
-    def fill(self, row: int, start: int, span: Span) -> None:
-        """Copies `span` to the tokens of `row` from `start` on."""
-        end = start + len(span)
-        for to, of in zip(self.keys, span.keys, strict=True):
-            to[row, :, :, start:end] = of.transpose(-1, -2)
-        for to, of in zip(self.values, span.values, strict=True):
-            to[row, :, start:end] = of
-        self.hidden[row, start:end] = span.hidden
-
     def view(self, row: int, start: int, end: int) -> Span:
-        """Returns tokens `start` to `end` of `row`, a view."""
+        """Returns tokens `start` to `end` of `row`, to be read or filled."""
         return Span(
-            keys=[key[row, :, :, start:end].transpose(-1, -2) for key in self.keys],
+            keys=[key[row, :, start:end] for key in self.keys],
             values=[value[row, :, start:end] for value in self.values],
             hidden=self.hidden[row, start:end],
         )
-
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copies the first `length` tokens of row `source` over row `target`."""
-        self.fill(target, 0, self.view(source, 0, length))
-
-
-def _doubled(size: int, needed: int) -> int:
-    while size < needed:
-        size *= 2
-    return size

@@ -113,20 +113,17 @@ class Runner:
                 self._decode_from_now_on(prefill, cached)
                 return
         prefill.span = empty_span(self._shape, len(prefill.ids))
-        at = 0
-        for span in cached:
-            prefill.span.fill(at, span)
-            at += len(span)
+        prefill.span.fill(cached)
 
     def _decode_from_now_on(self, prefill: Prefill, spans: Sequence[Span]) -> None:
         assert isinstance(prefill.owner, Generation)
         self._scheduler.prefilling.remove(prefill)
-        row, at = len(self._decoding), 0
-        self._rows.reserve(row + 1, len(prefill.ids) + 1)
-        for span in spans:
-            self._rows.fill(row, at, span)
-            at += len(span)
         self._decoding.append(prefill.owner)
+        self._fit_rows()
+        self._rows.view(len(self._decoding) - 1, 0, len(prefill.ids)).fill(spans)
+
+    def _fit_rows(self) -> None:
+        self._rows.fit(len(self._decoding), max(sequence.length for sequence in self._decoding))
 
     # --- through the network ----------------------------------------------------------------------
 
@@ -139,10 +136,10 @@ class Runner:
         flat = self._tensor(np.concatenate(positions))
         if not len(flat):
             return
-        length = max((sequence.length for sequence in decoding), default=0)
-        self._rows.reserve(len(decoding), length)
+        if decoding:
+            self._fit_rows()
         rows = flat[: len(decoding)]
-        layout = StepLayout(rows=self._rows, positions=rows, length=length, chunks=pieces)
+        layout = StepLayout(rows=self._rows, positions=rows, chunks=pieces)
         hidden = self._decoder.hidden(self._tensor(np.concatenate(ids)), flat, layout)
         self._rows.hidden[torch.arange(len(rows), device=rows.device), rows] = hidden[: len(rows)]
         at = len(rows)
@@ -176,8 +173,9 @@ class Runner:
             uniforms=np.array([sequence.uniforms.at(sequence.length) for sequence in self._decoding]),
         )
         self.stats += EngineStats(sampled=len(self._decoding))
-        drawn = zip(self._decoding, _numbers(ids), _numbers(logprobs), strict=True)
-        ends = [sequence.append(token, logprob) for sequence, token, logprob in drawn]
+        tokens, nats = ids.cpu().numpy(), logprobs.cpu().numpy()
+        drawn = zip(self._decoding, tokens, nats, strict=True)
+        ends = [sequence.append(int(token), float(logprob)) for sequence, token, logprob in drawn]
         finished = [(row, end) for row, end in enumerate(ends) if end is not None]
         outcomes: list[Outcome] = [
             (self._decoding[row], self._decoding[row].completion(end, self.policy_version))
@@ -193,7 +191,8 @@ class Runner:
         last = self._decoding.pop()
         if row < len(self._decoding):
             self._decoding[row] = last
-            self._rows.move(len(self._decoding), row, last.length - 1)
+            computed = last.length - 1
+            self._rows.view(row, 0, computed).fill([self._rows.view(len(self._decoding), 0, computed)])
 
     def _drop_abandoned(self) -> None:
         self._scheduler.drop_abandoned()
@@ -234,8 +233,3 @@ class Runner:
 def _span(prefill: Prefill) -> Span:
     assert prefill.span is not None, "an admitted prefill has room for its prefix"
     return prefill.span
-
-
-def _numbers(values: Tensor) -> list[Any]:
-    numbers: Any = values.tolist()
-    return numbers

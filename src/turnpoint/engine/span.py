@@ -6,6 +6,7 @@ path that is cached whole be continued or scored without running the network at 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -87,14 +88,17 @@ class Span:
             hidden=self.hidden.clone(),
         )
 
-    def fill(self, start: int, source: Span) -> None:
-        """Copies `source` to the tokens from `start` on."""
-        target = self.part(start, start + len(source))
-        for to, of in zip(target.keys, source.keys, strict=True):
-            to.copy_(of)
-        for to, of in zip(target.values, source.values, strict=True):
-            to.copy_(of)
-        target.hidden.copy_(source.hidden)
+    def fill(self, sources: Sequence[Span]) -> None:
+        """Copies consecutive spans into this one, from its first token on."""
+        at = 0
+        for source in sources:
+            target = self.part(at, at + len(source))
+            for to, of in zip(target.keys, source.keys, strict=True):
+                to.copy_(of)
+            for to, of in zip(target.values, source.values, strict=True):
+                to.copy_(of)
+            target.hidden.copy_(source.hidden)
+            at += len(source)
 
 
 def empty_span(shape: CacheShape, length: int) -> Span:
