@@ -81,7 +81,9 @@ class Task:
     id: str  # unique within a dataset
     messages: tuple[Message, ...]  # ends with what the policy must answer
     answer: str  # gold, as text; never shown to the policy
-    metadata: Mapping[str, Json] = _NOTHING  # the other columns of the row, for verifiers
+    metadata: Mapping[str, Json] = field(
+        default_factory=lambda: _NOTHING
+    )  # the other columns of the row, for verifiers
 
     @property
     def question(self) -> str:
@@ -313,7 +315,7 @@ class Verdict:
     valid: bool
     reason: str = ""  # why it is invalid; for valid ones, how it was decided
     feedback: str = ""  # what hindsight may be shown
-    parts: Mapping[str, float] = _NOTHING
+    parts: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
 
     def __post_init__(self) -> None:
         if self.reward is not None and not _is_finite_number(self.reward):
@@ -409,8 +411,8 @@ class TokenKind(enum.StrEnum):
 class Account:
     """What a group cost: tokens by `TokenKind` and seconds by phase; absent means zero."""
 
-    tokens: Mapping[TokenKind, int] = _NOTHING
-    seconds: Mapping[str, float] = _NOTHING
+    tokens: Mapping[TokenKind, int] = field(default_factory=lambda: _NOTHING)
+    seconds: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
 
     def __add__(self, other: Account) -> Account:
         return Account(tokens=_added(self.tokens, other.tokens), seconds=_added(self.seconds, other.seconds))
