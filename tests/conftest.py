@@ -5,6 +5,8 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach a hub
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+from beartype import BeartypeConf, beartype
 from jaxtyping import install_import_hook
 
-install_import_hook("turnpoint", "beartype.beartype")
+check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float, as for the static checker
+install_import_hook("turnpoint", "tests.conftest.check")
