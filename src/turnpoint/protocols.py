@@ -2,7 +2,8 @@
 
 An engine, an environment, a verifier, a rule or a loss written elsewhere needs no base class, only these
 methods. Engines take and give tokens, one request each, and batch by themselves; what they cannot serve
-they declare in `Capabilities`, and a recipe that needs it is refused at start.
+they declare in `Capabilities`, and a recipe that needs it is refused at start. Seams are checkable at
+run time, by the names of their methods only, for the type checker that runs under the tests.
 
 Branching has no verb of its own: a branch is a `generate` whose prompt is a path, made cheap by the
 prefix cache. Old log-probabilities, hindsight, a reference, a teacher and the start-up check are all
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 # --- text and tokens ----------------------------------------------------------------------------
 
 
+@runtime_checkable
 class Renderer(Protocol):
     """Turns messages into the ids a model was trained to see; the only place that knows templates."""
 
@@ -137,6 +139,7 @@ class Capabilities:
     prefix_cache: bool
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Samples and scores. Cancelling the awaiting task frees what the request held.
 
@@ -157,6 +160,7 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
 class WeightReceiver(Protocol):
     """Takes new weights. Raises WeightSyncError on missing, unknown or misshapen tensors."""
 
@@ -179,6 +183,7 @@ class StepResult:
     info: Mapping[str, Any]
 
 
+@runtime_checkable
 class Environment(Protocol):
     """An episode in text; a wrapper owns tokens, budgets and deadlines. Raises EnvironmentFailure."""
 
@@ -195,6 +200,7 @@ class Environment(Protocol):
         ...
 
 
+@runtime_checkable
 class SnapshotEnvironment(Environment, Protocol):
     """An environment that can return to an earlier state without replaying."""
 
@@ -207,6 +213,7 @@ class SnapshotEnvironment(Environment, Protocol):
         ...
 
 
+@runtime_checkable
 class Verifier(Protocol):
     """Judges completions. A judge that fails gives an invalid verdict; one that is broken raises."""
 
@@ -232,6 +239,7 @@ class Root:
     verdict: Verdict
 
 
+@runtime_checkable
 class BranchRule(Protocol):
     """Says where a root should fork."""
 
@@ -240,6 +248,7 @@ class BranchRule(Protocol):
         ...
 
 
+@runtime_checkable
 class Advantage(Protocol):
     """Says what the tokens of a group deserve; pure."""
 
@@ -248,6 +257,7 @@ class Advantage(Protocol):
         ...
 
 
+@runtime_checkable
 class Teacher(Protocol):
     """Gives its own probability of every sampled token."""
 
@@ -256,6 +266,7 @@ class Teacher(Protocol):
         ...
 
 
+@runtime_checkable
 class Loss(Protocol):
     """Turns log-probabilities into a scalar; knows no algorithm.
 
@@ -286,6 +297,7 @@ class Draft:
     probs: npt.NDArray[np.float32]  # [gamma, V]
 
 
+@runtime_checkable
 class Drafter(Protocol):
     """Proposes continuations that an engine verifies; never changes the sampled law."""
 
