@@ -40,10 +40,10 @@ def _logprobs_and_entropy(
     laws = torch.log_softmax(logits(hidden) / temperature, dim=-1)
     logprobs = laws.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
     # last, because the second computation stops at what backward needs
-    entropy: Tensor = torch.special.entr(laws.detach().exp()).sum(-1)
-    return logprobs, entropy
+    probs = laws.detach().exp()
+    return logprobs, -torch.xlogy(probs, probs).sum(-1)
 
 
 def _recomputed(function: Callable[..., tuple[Tensor, Tensor]], *arguments: Any) -> tuple[Tensor, Tensor]:
-    result: Any = checkpoint.checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
-    return cast("tuple[Tensor, Tensor]", result)
+    run = cast("Callable[..., tuple[Tensor, Tensor]]", checkpoint.checkpoint)
+    return run(function, *arguments, use_reentrant=False, preserve_rng_state=False)
