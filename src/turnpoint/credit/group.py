@@ -40,7 +40,8 @@ def group_advantages(
 
     Invalid members get 0 and leave the others as if they were absent; their reward may be NaN. One valid
     member has nothing to be compared with and gets 0; equal rewards give exactly 0. Arithmetic is
-    float64, the result has the rewards' floating dtype. Never normalises over more than this group.
+    float64; the result has the dtype of a floating tensor of rewards, else torch's default. Never
+    normalises over more than this group.
 
     >>> group_advantages([1.0, 0.0, 0.0, 0.0]).tolist()
     [0.75, -0.25, -0.25, -0.25]
@@ -49,16 +50,16 @@ def group_advantages(
     rewards and validity that are not of the same length.
     """
     _check_names(baseline, scale)
-    given = torch.as_tensor(rewards)
-    exact = given.to(torch.float64)
+    exact = torch.as_tensor(rewards, dtype=torch.float64)
     kept = torch.ones_like(exact, dtype=torch.bool) if valid is None else _mask(valid, exact)
     if exact.ndim != 1 or kept.shape != exact.shape:
         raise ValueError(f"rewards and valid must be [G], got {list(exact.shape)} and {list(kept.shape)}")
     if not exact[kept].isfinite().all():
-        raise ValueError(f"a valid member needs a finite reward, got {given.tolist()}")
+        raise ValueError(f"a valid member needs a finite reward, got {exact.tolist()}")
     advantages = torch.zeros_like(exact)
     advantages[kept] = _compared(exact[kept], baseline, scale)
-    return advantages.to(given.dtype if given.is_floating_point() else torch.get_default_dtype())
+    floating = isinstance(rewards, Tensor) and rewards.is_floating_point()
+    return advantages.to(rewards.dtype if floating else torch.get_default_dtype())
 
 
 def _compared(rewards: Tensor, baseline: str, scale: str) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import zlib
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -59,7 +59,7 @@ class FakeEngine:
         self._delays = delays or {}
         self._bias = np.zeros(vocab_size)
         self._version = 0
-        self._cache: list[tuple[int, ...]] = []  # what a prefix cache would hold
+        self._cache: set[tuple[int, ...]] = set()  # every prefix that a prefix cache would hold
 
     @property
     def capabilities(self) -> Capabilities:
@@ -124,8 +124,8 @@ class FakeEngine:
 
     async def _sample(self, request: GenerateRequest) -> Completion:
         prompt = tuple(request.prompt_ids.tolist())
-        cached = min(self._cached(prompt), len(prompt) - 1)
-        self._cache.append(prompt)
+        cached = self._cached(prompt)
+        self._remember(prompt)
         ids, logprobs = list(prompt), list[float]()
         text, finish = "", FinishReason.LENGTH
         for _ in range(min(request.max_tokens, self._context_length - len(prompt))):
@@ -137,7 +137,7 @@ class FakeEngine:
                 finish = FinishReason.STOP
                 break
             await asyncio.sleep(0)
-        self._cache.append(tuple(ids))
+        self._remember(tuple(ids))
         return Completion(
             token_ids=token_array(ids[len(prompt) :]),
             logprobs=float_array(logprobs),
@@ -198,12 +198,11 @@ class FakeEngine:
             raise EngineError(f"request {request}: failed, as this fake was told")
 
     def _cached(self, prompt: tuple[int, ...]) -> int:
-        return max((_shared(prompt, known) for known in self._cache), default=0)
+        known = (n for n in range(len(prompt) - 1, 0, -1) if prompt[:n] in self._cache)
+        return next(known, 0)
 
-
-def _shared(left: Sequence[int], right: Sequence[int]) -> int:
-    different = (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b)
-    return next(different, min(len(left), len(right)))
+    def _remember(self, ids: tuple[int, ...]) -> None:
+        self._cache.update(ids[:n] for n in range(1, len(ids) + 1))
 
 
 def _counter(seed: int, name: bytes, position: int) -> np.random.Generator:
