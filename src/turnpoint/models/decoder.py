@@ -77,9 +77,9 @@ class Decoder:
     @torch.no_grad()
     def _check(self) -> None:
         name = type(self.model).__name__
-        ids = torch.arange(min(4, self.vocab_size), device=self.device).repeat_interleave(2)
-        positions = torch.arange(len(ids), device=self.device) // 2
-        layout = _InterleavedCopies()
+        positions = _there_and_back(8, self.device)
+        ids = positions % self.vocab_size
+        layout = _ThereAndBack()
         try:
             hidden = self.hidden(ids, positions, layout)
             output = self.model(
@@ -94,7 +94,7 @@ class Decoder:
                 f"runs decoders whose layers all attend through transformers' attention interface"
             ) from error
         layout.check(name, self.config)
-        if not torch.allclose(hidden[::2].float(), hidden[1::2].float(), rtol=0.1, atol=0.1):
+        if not torch.allclose(hidden.float(), hidden.flip(0).float(), rtol=0.1, atol=0.1):
             raise ModelError(
                 f"{name} does not heed the positions it is given; turnpoint packs sequences by them"
             )
@@ -107,16 +107,22 @@ class Decoder:
             )
 
 
-class _InterleavedCopies(AttentionLayout):
-    """One sequence twice, token beside token: both copies come out equal if positions alone say the order."""
+def _there_and_back(length: int, device: torch.device) -> Tensor:
+    index = torch.arange(length, device=device)
+    return torch.minimum(index, length - 1 - index)
+
+
+class _ThereAndBack(AttentionLayout):
+    """One sequence twice, forwards and then backwards: equal states if positions alone say the order."""
 
     def __init__(self) -> None:
         self.windows: dict[int, int | None] = {}
 
     def attend(self, call: AttentionCall) -> Tensor:
         self.windows[call.layer] = call.window
-        index = torch.arange(call.query.shape[1], device=call.query.device)
-        positions, copy = index // 2, index % 2
+        length = call.query.shape[1]
+        positions = _there_and_back(length, call.query.device)
+        copy = torch.arange(length, device=call.query.device) * 2 // length
         mask = visible(positions, positions, call.window) & (copy.unsqueeze(-1) == copy)
         return masked_attention(call, call.key, call.value, mask)
 
