@@ -49,9 +49,9 @@ def sign_flip_test(differences: Sequence[float]) -> float:
     bound = abs(moved.sum()) - 1e-9 * np.abs(moved).sum()  # equal sums differ by rounding
     if len(moved) <= _EXACT_PAIRS:
         signs = np.array([*itertools.product((-1.0, 1.0), repeat=len(moved))], dtype=np.float64)
-        return np.count_nonzero(np.abs(signs @ moved) >= bound) / len(signs)
+        return int(np.count_nonzero(np.abs(signs @ moved) >= bound)) / len(signs)
     flips = np.random.Generator(np.random.Philox(0)).integers(0, 2, (_DRAWS, len(moved)), dtype=np.int8)
-    extreme = np.count_nonzero(np.abs((2.0 * flips - 1.0) @ moved) >= bound)
+    extreme = int(np.count_nonzero(np.abs((2.0 * flips - 1.0) @ moved) >= bound))
     return (1 + extreme) / (1 + _DRAWS)
 
 
@@ -180,7 +180,7 @@ def reward_trend(rewards: Sequence[float]) -> Finding | None:
     """Says how the mean training reward per step moved from the first to the last quarter of the steps.
 
     "Rose" and "fell" need a difference beyond the 95 % range that the spread between steps explains
-    (Welch's t, degrees of freedom of the smaller window). The problems differ between steps, so this is
+    (Welch's t, degrees of freedom of one window). The problems differ between steps, so this is
     no measure of generalisation. None below 10 steps.
     """
     if len(rewards) < TREND_STEPS:

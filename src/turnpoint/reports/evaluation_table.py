@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rich import box
 from rich.padding import Padding
 from rich.table import Table
 
@@ -18,7 +17,7 @@ _COLUMNS = ("", "accuracy", "95 % interval", "reward", "truncated", "invalid", "
 
 def evaluation_table(evaluation: Evaluation) -> Padding:
     """Returns greedy and sampled scores above the majority answer's, as a table."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in _COLUMNS:
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     table.add_row("greedy", *_cells(evaluation.greedy))

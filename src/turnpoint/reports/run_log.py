@@ -222,8 +222,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises RunFolderError for a missing file and for a broken line in the middle.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
         raise RunFolderError(f"{path}: {_why(error)}") from error
     for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is torn or nothing
         try:
@@ -258,5 +258,5 @@ def _write(path: Path, text: str, mode: str) -> None:
         raise RunFolderError(f"{path}: {_why(error)}") from error
 
 
-def _why(error: OSError | UnicodeDecodeError) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+def _why(error: OSError) -> str:
+    return error.strerror or str(error)

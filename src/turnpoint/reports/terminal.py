@@ -9,11 +9,10 @@ neither move nor break anything.
 from __future__ import annotations
 
 import io
-import sys
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import TextIO, cast, final
+from typing import cast, final
 
 from rich.console import Console, ConsoleRenderable
 from rich.live import Live
@@ -36,21 +35,19 @@ _REPEAT = 10  # steps after which an unchanged kind of finding is said again
 
 @final
 class Terminal:
-    """Writes to `stream` (default: standard output), which is told to write out what it cannot encode.
+    """Writes to `console` (default: standard output).
 
-    `completions_every`: steps between tables of completions. Errors of the stream, a closed pipe above
-    all, are raised to whoever calls, not hidden.
+    `heartbeat`: seconds between lines where there is no live one. `completions_every`: steps between tables
+    of completions. The stream is told to write out what its encoding lacks. Errors of the stream, a closed
+    pipe above all, are raised to whoever calls, not hidden.
     """
 
     def __init__(
-        self, stream: TextIO | None = None, *, heartbeat: float = 1.5, completions_every: int = 5
+        self, console: Console | None = None, *, heartbeat: float = 1.5, completions_every: int = 5
     ) -> None:
-        self._stream = sys.stdout if stream is None else stream
-        _write_out_what_cannot_be_encoded(self._stream)
-        self._console = Console(file=self._stream, markup=False, highlight=False, emoji=False)
+        self._console = Console() if console is None else console
+        _write_out_what_cannot_be_encoded(self._console.file)
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
-        if not self._live:
-            self._console.width = _PLAIN_WIDTH
         self._heartbeat = heartbeat
         self._completions_every = completions_every
         self._tables = 0
@@ -102,7 +99,7 @@ class Terminal:
             self._stepped = True
             self.line("")
             self._hanging("  ", LEGEND, "dim")
-        width = self._console.width if self._live else None
+        width = self._width if self._live else None
         for line in wrap_fields(step_fields(report, steps=self._steps), width=width, indent=2):
             self._print(Text(line))
         fresh = [finding for finding in report.findings if self._is_fresh(finding, report.step)]
@@ -132,11 +129,15 @@ class Terminal:
 
     # --- below: how it is written -------------------------------------------------------------------
 
+    @property
+    def _width(self) -> int:
+        return self._console.width if self._live else _PLAIN_WIDTH
+
     def _completions(self, report: StepReport) -> None:
         samples = choose_samples(report.groups, turn=self._tables)
         self._tables += 1
         if samples:
-            self._print(completions_table(samples, width=self._console.width))
+            self._print(completions_table(samples, width=self._width))
 
     def _is_fresh(self, finding: Finding, step: int) -> bool:
         last = self._said.get(finding.rule)
@@ -164,12 +165,13 @@ class Terminal:
         if self._live:
             self._console.print(renderable)
             return
-        with self._console.capture() as captured:
-            self._console.print(renderable, soft_wrap=isinstance(renderable, Text))
-        lines = [line.rstrip() for line in captured.get().splitlines()]
+        page = io.StringIO()
+        plain = Console(file=page, width=_PLAIN_WIDTH, force_terminal=False, color_system=None)
+        plain.print(renderable, soft_wrap=isinstance(renderable, Text))
+        lines = [line.rstrip() for line in page.getvalue().splitlines()]
         with self._lock:
-            self._stream.write("\n".join(lines) + "\n")
-            self._stream.flush()
+            self._console.file.write("\n".join(lines) + "\n")
+            self._console.file.flush()
 
     @contextmanager
     def _beating(self, phase: Phase) -> Generator[None]:
@@ -191,6 +193,6 @@ class Terminal:
             thread.join()
 
 
-def _write_out_what_cannot_be_encoded(stream: TextIO) -> None:
+def _write_out_what_cannot_be_encoded(stream: object) -> None:
     if isinstance(stream, io.TextIOWrapper):
         cast(io.TextIOWrapper, stream).reconfigure(errors="backslashreplace")

@@ -34,7 +34,7 @@ def wilson_interval(share: float, count: float) -> Interval:
     centre = share + shift / 2
     half = _Z * math.sqrt(share * (1 - share) / count + shift / (4 * count))
     low, high = (centre - half) / (1 + shift), (centre + half) / (1 + shift)
-    return max(0.0, low), min(1.0, high)
+    return min(share, max(0.0, low)), max(share, min(1.0, high))  # rounding can leave the ends 0 and 1
 
 
 def clustered_interval(problems: Sequence[Sequence[float]]) -> Interval:
