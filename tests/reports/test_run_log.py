@@ -46,6 +46,12 @@ def test_a_run_is_never_written_over(tmp_path: Path) -> None:
     assert paths[2].note == f"{tmp_path / 'demo'} holds another run; this one goes to {tmp_path / 'demo-3'}"
 
 
+def test_a_folder_with_anything_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "notes.txt").write_text("mine")
+    assert RunFolder.create(tmp_path, "demo").path.name == "demo-2"
+
+
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match=r"Not a directory; set output_dir$") as error:

@@ -143,7 +143,10 @@ def test_colour_is_off_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     stream = io.StringIO()
-    write_everything(Terminal(screen(stream)))
+    terminal = Terminal(screen(stream), heartbeat=0.01)
+    write_everything(terminal)
+    with terminal.phase("training", 5):
+        wait_for(stream, r"\n  training 0/5  0\.\d s\n")
     assert "\x1b" not in stream.getvalue()
 
 

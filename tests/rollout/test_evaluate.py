@@ -12,6 +12,8 @@ from turnpoint.protocols import Capabilities, Completion, GenerateRequest, Score
 from turnpoint.rollout.evaluate import Evaluation, Progress, evaluate
 from turnpoint.types import FinishReason, Message, Task, TokenIds, Verdict, float_array, token_array
 
+NEVER = "never finishes"
+
 
 class ScriptedEngine:
     """Answers request ids from a table; a missing one fails. Waits until `together` requests are there."""
@@ -41,12 +43,13 @@ class ScriptedEngine:
             self._all_here.set()
         try:
             await self._all_here.wait()
-            await asyncio.sleep(0)
+            if request.id not in self.answers:
+                raise EngineError(f"request {request.id}: no answer")
+            if self.answers[request.id] == NEVER:
+                await asyncio.Event().wait()
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        if request.id not in self.answers:
-            raise EngineError(f"request {request.id}: no answer")
         text = self.answers[request.id]
         length = len(text)
         return Completion(
@@ -208,22 +211,22 @@ def test_progress_tells_every_attempt_and_its_tokens() -> None:
 
 
 def test_a_failing_engine_raises_itself_and_leaves_nothing_running() -> None:
-    engine = ScriptedEngine(script(["7", "7"], ["4"]), together=4)  # 1/0 has no answer
+    engine = ScriptedEngine(script([NEVER, NEVER], [NEVER]), together=4)  # 1/0 has no answer
     with pytest.raises(EngineError, match=r"^request evaluate/1/0: no answer$"):
         run(engine, tasks_of("7", "4"), samples=1)
+    assert engine.cancelled == 3
 
 
-def test_a_failure_cancels_what_still_runs() -> None:
-    engine = ScriptedEngine(script(["7", "7"]), together=99)
+def test_a_cancelled_evaluation_cancels_its_requests() -> None:
+    engine = ScriptedEngine(script([NEVER, NEVER]))
 
     async def scenario() -> None:
-        broken = ByTable({})
         job = asyncio.create_task(
             evaluate(
                 tasks_of("7"),
                 engine=engine,
                 renderer=PlainRenderer(),
-                verifier=broken,
+                verifier=ByTable({}),
                 samples=1,
                 temperature=1.0,
                 max_new_tokens=6,

@@ -17,7 +17,7 @@ import numpy as np
 
 from turnpoint.reports.findings import Finding
 from turnpoint.reports.text import cut, number, plural
-from turnpoint.rollout.evaluate import SOLVED, Attempt, Evaluation
+from turnpoint.rollout.evaluate import SOLVED, Evaluation, valid_rewards
 from turnpoint.rollout.intervals import clustered_interval, t_quantile
 
 SIGNIFICANT = 0.05
@@ -69,8 +69,8 @@ def _compare(first: Evaluation, last: Evaluation) -> Iterator[Finding]:
     pairs = [(before[after.task_id], after) for after in last.outcomes if after.task_id in before]
     if not pairs:
         raise ValueError("two evaluations without a problem in common cannot be compared")
-    greedy = [(rewards([old.greedy]), rewards([new.greedy])) for old, new in pairs]
-    sampled = [(rewards(old.sampled), rewards(new.sampled)) for old, new in pairs]
+    greedy = [(valid_rewards([old.greedy]), valid_rewards([new.greedy])) for old, new in pairs]
+    sampled = [(valid_rewards(old.sampled), valid_rewards(new.sampled)) for old, new in pairs]
     yield accuracy_change("greedy accuracy", greedy)
     if first.samples and last.samples:
         yield accuracy_change(f"avg@{last.samples}", sampled)
@@ -134,12 +134,6 @@ def against_majority(evaluation: Evaluation) -> Finding:
     if low > baseline:
         return Finding(rule="majority", text=f"{figure} is above {constant}", warning=False)
     return Finding(rule="majority", text=f"{figure} is not shown to beat {constant}", warning=True)
-
-
-def rewards(attempts: Sequence[Attempt]) -> list[float]:
-    """Returns the valid rewards among `attempts`."""
-    verdicts = [attempt.verdict for attempt in attempts]
-    return [verdict.reward for verdict in verdicts if verdict.valid and verdict.reward is not None]
 
 
 def _judged(text: str, p: float, difference: float) -> Finding:

@@ -206,7 +206,7 @@ async def _attempt(
 def _score(problems: Sequence[Sequence[Attempt]]) -> Score:
     attempts = [attempt for problem in problems for attempt in problem]
     reasons = Counter(attempt.verdict.reason for attempt in attempts if not attempt.verdict.valid)
-    rewards = [_rewards(problem) for problem in problems]
+    rewards = [valid_rewards(problem) for problem in problems]
     valid = [of_problem for of_problem in rewards if of_problem]
     solved = [[float(reward >= SOLVED) for reward in of_problem] for of_problem in valid]
     means = [statistics.fmean(of_problem) for of_problem in valid]
@@ -222,6 +222,7 @@ def _score(problems: Sequence[Sequence[Attempt]]) -> Score:
     )
 
 
-def _rewards(attempts: Sequence[Attempt]) -> list[float]:
+def valid_rewards(attempts: Sequence[Attempt]) -> list[float]:
+    """Returns the rewards of the valid attempts, in order."""
     verdicts = [attempt.verdict for attempt in attempts]
     return [verdict.reward for verdict in verdicts if verdict.valid and verdict.reward is not None]
