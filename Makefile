@@ -29,7 +29,7 @@ docs: $(BIN)/python
 	$(BIN)/python scripts/check_docs.py
 
 bench: $(VENV)/bench.stamp
-	set -e; for script in benchmarks/*.py; do PYTHONPATH=. $(BIN)/python $$script; done
+	set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done
 
 clean:
 	rm -rf $(VENV)

@@ -1,7 +1,7 @@
 """What a person sees while a run works: rich on a terminal, plain lines anywhere else.
 
 On a terminal the running phase is a live line at the bottom. Elsewhere (a pipe, a file, TERM=dumb) it is a
-plain line every 1.5 seconds, so that nothing is ever silent for longer than two; lines of steps begin with
+plain line after 1.5 seconds and then ever more rarely, up to half a minute apart; lines of steps begin with
 "step", everything in between is indented. Colour follows NO_COLOR. Text is written out so that it can
 neither move nor break anything.
 """
@@ -30,6 +30,7 @@ from turnpoint.reports.text import duration, plural, visible
 from turnpoint.rollout.evaluate import Evaluation
 
 _PLAIN_WIDTH = 120
+_RAREST = 20  # heartbeats between lines of a long phase: a log is read later, and must stay readable
 _REPEAT = 10  # steps after which an unchanged kind of finding is said again
 
 
@@ -37,7 +38,8 @@ _REPEAT = 10  # steps after which an unchanged kind of finding is said again
 class Terminal:
     """Writes to `console` (default: standard output).
 
-    `heartbeat`: seconds between lines where there is no live one. `completions_every`: steps between tables
+    `heartbeat`: seconds to the first line of a phase where there is no live one; the next ones come ever
+    more rarely. `completions_every`: steps between tables
     of completions. The stream is told to write out what its encoding lacks. Errors of the stream, a closed
     pipe above all, are raised to whoever calls, not hidden.
     """
@@ -178,11 +180,13 @@ class Terminal:
         done = threading.Event()
 
         def beat() -> None:
-            while not done.wait(self._heartbeat):
+            wait = self._heartbeat
+            while not done.wait(wait):
                 try:
                     self.line(f"  {phase.describe()}")
                 except (OSError, ValueError):  # closed: the next line of the main thread raises it
                     return
+                wait = min(2 * wait, _RAREST * self._heartbeat)
 
         thread = threading.Thread(target=beat, name=f"heartbeat-{phase.name}", daemon=True)
         thread.start()

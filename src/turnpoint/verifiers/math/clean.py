@@ -12,7 +12,9 @@ from collections.abc import Callable
 
 LONGEST = 10_000  # characters; a longer answer is only compared as it stands
 
-_SUPERSCRIPTS = str.maketrans("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b\u207f", "0123456789-n")
+_SUPERSCRIPTS = str.maketrans(
+    "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b\u207f", "0123456789-n"
+)
 _SUBSCRIPTS = str.maketrans("\u2080\u2081\u2082\u2083\u2084\u2085\u2086\u2087\u2088\u2089", "0123456789")
 _CHARACTERS: dict[int, str] = {
     **{ord(c): "-" for c in "\u2212\u2010\u2011\u2013\u2014\uff0d\ufe63"},
@@ -64,7 +66,8 @@ _SPELLINGS = {
     "percent": r"\%",
     **dict.fromkeys(["thickapprox", "simeq"], r"\approx"),
     **dict.fromkeys(
-        "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr displaystyle textstyle limits".split(), ""
+        "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr displaystyle textstyle limits".split(),
+        "",
     ),
     **dict.fromkeys("quad qquad enspace thinspace hfill".split(), " "),
 }
@@ -78,7 +81,9 @@ _TEXT = re.compile(r"\\(?:textbf|textit|textrm|textsf|textnormal|texttt|emph|mbo
 _DEGREE = re.compile(r"\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\})|\\degrees?(?![A-Za-z])")
 _SUPER = re.compile(r"[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b\u207f]+")
 _SUB = re.compile(r"[\u2080-\u2089]+")
-_FUNCTION = re.compile(r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|sqrt|pi|exp)(?![A-Za-z])")
+_FUNCTION = re.compile(
+    r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|sqrt|pi|exp)(?![A-Za-z])"
+)
 _ROOT_PARENTHESES = re.compile(r"\\sqrt\s*\(([^()]*)\)")
 _UNBRACED = re.compile(r"([\^_])\s*(\\[A-Za-z]+|[A-Za-z0-9])")
 _SIGNED_POWER = re.compile(r"\^\s*-\s*([0-9]|[A-Za-z](?![A-Za-z]))")

@@ -78,7 +78,9 @@ def same(gold: Shape, answer: Shape, arithmetic: Arithmetic) -> bool:
                 _flat(gold), _flat(answer), arithmetic
             )
         case (Matrix(), Items()) | (Items(), Matrix()):
-            return _is_vector(gold) and _is_vector(answer) and _in_order(_flat(gold), _flat(answer), arithmetic)
+            return (
+                _is_vector(gold) and _is_vector(answer) and _in_order(_flat(gold), _flat(answer), arithmetic)
+            )
         case Items(), Items():
             return _same_items(gold, answer, arithmetic)
         case (Items(kind="set", parts=(only,)), Formula()):

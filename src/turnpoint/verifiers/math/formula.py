@@ -125,7 +125,11 @@ class _Writer:
             if self._take() == "!":
                 base = f"({base})!"
             else:
-                base = f"{{{base}}}^{{{self._group()}}}" if base.startswith("(") else f"({base})^{{{self._group()}}}"
+                base = (
+                    f"{{{base}}}^{{{self._group()}}}"
+                    if base.startswith("(")
+                    else f"({base})^{{{self._group()}}}"
+                )
         return base
 
     def _atom(self) -> str:
@@ -208,7 +212,7 @@ class _Writer:
             return "e"
         if name in ("f", "g") and self._next() == "(":
             raise UnreadableFormula("an unknown function")
-        code = f"v_{{{int.from_bytes(name.encode()) }}}"
+        code = f"v_{{{int.from_bytes(name.encode())}}}"
         self.variables[code] = name
         return code
 

@@ -45,7 +45,11 @@ def _unsigned(text: str) -> Fraction | None:
         return whole + Fraction(above, below) if above < below else None
     if match := _SCIENTIFIC.fullmatch(text):
         exponent = int(match.group(2) or match.group(3))
-        return _decimal(match.group(1)) * Fraction(10) ** exponent if abs(exponent) <= _LARGEST_EXPONENT else None
+        return (
+            _decimal(match.group(1)) * Fraction(10) ** exponent
+            if abs(exponent) <= _LARGEST_EXPONENT
+            else None
+        )
     if match := _REPEATING.fullmatch(text):
         whole, fixed, period = match.groups()
         tail = Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(fixed))

@@ -79,7 +79,9 @@ _TEXT_CHOICE = re.compile(r"\\text\{\(?([A-Ja-j])\)?[.:]?\}")
 _CONJUNCTION = re.compile(r",?\\text\{,?(?:and|or),?\}|,? (?:and|or) |;", re.IGNORECASE)
 _OR = re.compile(r"\\text\{,?or,?\}| or ", re.IGNORECASE)
 _MATRIX = re.compile(r"\\begin\{([pbvBV]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
-_ALIGNED = re.compile(r"\\begin\{(aligned|align|gathered|cases|split)\*?\}|\\end\{(aligned|align|gathered|cases|split)\*?\}")
+_ALIGNED = re.compile(
+    r"\\begin\{(aligned|align|gathered|cases|split)\*?\}|\\end\{(aligned|align|gathered|cases|split)\*?\}"
+)
 _LETTER = r"(?:[A-Za-z]|\\[A-Za-z]+)"
 _NAME = re.compile(
     rf"{_LETTER}(?:_\{{[^{{}}]*\}})?'*|[A-Z]{{2,3}}|\|[A-Z]{{2}}\||m?\\angle ?[A-Z]{{1,3}}|\\text\{{[^{{}}]*\}}"
@@ -109,7 +111,14 @@ def read(text: str) -> Shape:
         return Choice(letter=letter, rest=(match.group(3) or match.group(4) or "").strip())
     if match := _MATRIX.fullmatch(text):
         return _matrix(match.group(2))
-    return _list(text) or _union(text) or _inequality(text) or _equation(text) or _bracketed(text) or _value(text)
+    return (
+        _list(text)
+        or _union(text)
+        or _inequality(text)
+        or _equation(text)
+        or _bracketed(text)
+        or _value(text)
+    )
 
 
 def split_top(text: str, separator: re.Pattern[str]) -> list[str]:
@@ -142,7 +151,9 @@ def _words(text: str) -> Shape | None:
         return Choice(letter=match.group(1).upper())
     if _TEXT_ONLY.fullmatch(text):
         content = " ".join(re.findall(r"\\text\{([^{}]*)\}", text)).strip().rstrip(".").lower()
-    elif _BARE_WORDS.fullmatch(text) and (len(text) > 3 or text.lower() in ("yes", "no", "odd", "one", "two", "six", "ten")):
+    elif _BARE_WORDS.fullmatch(text) and (
+        len(text) > 3 or text.lower() in ("yes", "no", "odd", "one", "two", "six", "ten")
+    ):
         content = text.strip().lower()
     else:
         return None

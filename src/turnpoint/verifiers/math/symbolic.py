@@ -36,7 +36,9 @@ _AS_WRITTEN = LatexExtractionConfig(
 )
 _CONSTANTS_OF_GOLD = re.compile(r"[Cc]|[CcKk]_\{[0-9]\}")
 _CONSTANTS_OF_ANSWER = re.compile(r"[A-DKck]|[A-DKck]_\{[0-9]\}")
-_LITERAL_ONLY = re.compile(r"'|[0-9)]_|\\l?dots|\\cdots|:|\\ne(?![A-Za-z])|\\overline|\\text|\\mathbb|\\setminus|[fg]\(|\\pmod|\\bmod|\\equiv|\\angle|\\vec")
+_LITERAL_ONLY = re.compile(
+    r"'|[0-9)]_|\\l?dots|\\cdots|:|\\ne(?![A-Za-z])|\\overline|\\text|\\mathbb|\\setminus|[fg]\(|\\pmod|\\bmod|\\equiv|\\angle|\\vec"
+)
 
 
 class UnreadableGold(Exception):  # noqa: N818 - reported as a verdict
@@ -130,7 +132,9 @@ def _proportion(gold: Any, answer: Any) -> int:
         return 0
     point = _points(gold, answer)[0]
     ratio = sympy.nsimplify(ratios[0], rational=True, tolerance=sympy.Rational(1, 10**30))
-    if not ratio.is_Rational or not _close(_at(gold, point, _MANY_DIGITS), _at(ratio * answer, point, _MANY_DIGITS), _MANY_DIGITS):
+    if not ratio.is_Rational or not _close(
+        _at(gold, point, _MANY_DIGITS), _at(ratio * answer, point, _MANY_DIGITS), _MANY_DIGITS
+    ):
         return 0
     return 1 if ratio > 0 else -1
 
@@ -175,7 +179,9 @@ def _close(left: Any, right: Any, digits: int) -> bool:
 
 def _equal_up_to_constants(gold: tuple[Any, Explicit], answer: tuple[Any, Explicit]) -> bool:
     """Returns whether the formulas differ only in what their arbitrary constants are called."""
-    names = [{_symbol_name(code): name for code, name in side[1].variables.items()} for side in (gold, answer)]
+    names = [
+        {_symbol_name(code): name for code, name in side[1].variables.items()} for side in (gold, answer)
+    ]
     theirs = [{s.name for s in side[0].free_symbols} for side in (gold, answer)]
     left, right = sorted(theirs[0] - theirs[1]), sorted(theirs[1] - theirs[0])
     if not theirs[0] & theirs[1] or not 1 <= len(left) == len(right) <= 3:
@@ -184,7 +190,10 @@ def _equal_up_to_constants(gold: tuple[Any, Explicit], answer: tuple[Any, Explic
         return False
     if not _all_match(_CONSTANTS_OF_ANSWER, [names[1][s] for s in right]):
         return False
-    renamings = (dict(zip(map(sympy.Symbol, right), map(sympy.Symbol, order), strict=True)) for order in itertools.permutations(left))
+    renamings = (
+        dict(zip(map(sympy.Symbol, right), map(sympy.Symbol, order), strict=True))
+        for order in itertools.permutations(left)
+    )
     return any(_equal(gold[0], answer[0].subs(renaming, simultaneous=True)) for renaming in renamings)
 
 

@@ -46,7 +46,8 @@ class MathVerifier:
 
     def __init__(self, timeout: float = 2.0, workers: int = 2) -> None:
         self._pool = WorkerPool(
-            WorkerSettings(factory="turnpoint.verifiers.math.symbolic:grader", timeout=timeout), workers=workers
+            WorkerSettings(factory="turnpoint.verifiers.math.symbolic:grader", timeout=timeout),
+            workers=workers,
         )
 
     def grade(self, *, gold: str, response: str) -> Verdict:
@@ -164,7 +165,9 @@ def _wrong(
     reason: str, feedback: str, gold: str, *, timed_out: bool = False, no_answer: bool = False
 ) -> Verdict:
     text = feedback if not no_answer else f"No answer was found. The reference answer is {gold[:_SHOWN]}."
-    return Verdict.scored(0.0, reason=reason, feedback=text, parts=_parts(timed_out=timed_out, no_answer=no_answer))
+    return Verdict.scored(
+        0.0, reason=reason, feedback=text, parts=_parts(timed_out=timed_out, no_answer=no_answer)
+    )
 
 
 def _parts(*, timed_out: bool = False, no_answer: bool = False) -> dict[str, float]:
