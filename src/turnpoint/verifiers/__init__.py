@@ -16,5 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["FunctionVerifier", "MathVerifier", "ReasoningGymVerifier"]
 __getattr__ = lazy(
     __name__,
-    {"FunctionVerifier": "function", "MathVerifier": "math.verifier", "ReasoningGymVerifier": "reasoning_gym"},
+    {
+        "FunctionVerifier": "function",
+        "MathVerifier": "math.verifier",
+        "ReasoningGymVerifier": "reasoning_gym",
+    },
 )

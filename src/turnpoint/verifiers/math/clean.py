@@ -12,17 +12,19 @@ from collections.abc import Callable
 
 LONGEST = 10_000  # characters; a longer answer is only compared as it stands
 
-_SUPERSCRIPTS = str.maketrans("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b\u207f", "0123456789-n")
+_SUPERSCRIPTS = str.maketrans(
+    "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b\u207f", "0123456789-n"
+)
 _SUBSCRIPTS = str.maketrans("\u2080\u2081\u2082\u2083\u2084\u2085\u2086\u2087\u2088\u2089", "0123456789")
 _CHARACTERS: dict[int, str] = {
     **{ord(c): "-" for c in "\u2212\u2010\u2011\u2013\u2014\uff0d\ufe63"},
     **{ord(c): "" for c in "\u200b\u200c\u200d\u2060\ufeff\u00ad"},
     **{ord(c): " " for c in "\u00a0\u2002\u2003\u2009\u200a\u202f\u3000\t\n\r"},
-    **{code: " " for code in [*range(9), 11, 12, *range(14, 32), 127]},
+    **dict.fromkeys([*range(9), 11, 12, *range(14, 32), 127], " "),
     **{0xFF10 + digit: str(digit) for digit in range(10)},
     **{
         ord(c): rf" \frac{{{n}}}{{{d}}} "
-        for c, n, d in [("\u00bd", 1, 2), ("\u2153", 1, 3), ("\u2154", 2, 3), ("\u00bc", 1, 4), ("\u00be", 3, 4)]
+        for c, n, d in zip("\u00bd\u2153\u2154\u00bc\u00be", "11213", "23344", strict=True)
     },
     **{
         ord(c): rf" {latex} "
@@ -38,6 +40,7 @@ _CHARACTERS: dict[int, str] = {
     },
 }  # fmt: skip
 
+_SIZES = "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr displaystyle textstyle limits"
 _SPELLINGS = {
     **dict.fromkeys(["dfrac", "tfrac", "cfrac"], r"\frac"),
     **dict.fromkeys(["dbinom", "tbinom"], r"\binom"),
@@ -63,10 +66,8 @@ _SPELLINGS = {
     "textdollar": r"\$",
     "percent": r"\%",
     **dict.fromkeys(["thickapprox", "simeq"], r"\approx"),
-    **dict.fromkeys(
-        "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr displaystyle textstyle limits".split(), ""
-    ),
-    **dict.fromkeys("quad qquad enspace thinspace hfill".split(), " "),
+    **dict.fromkeys(_SIZES.split(), ""),
+    **dict.fromkeys(["quad", "qquad", "enspace", "thinspace", "hfill"], " "),
 }
 _COMMAND = re.compile(r"\\([A-Za-z]+)\*?")
 _SPACE_COMMAND = re.compile(r"\\[;:>]|(?<!\\)\\\s|~")
@@ -78,7 +79,9 @@ _TEXT = re.compile(r"\\(?:textbf|textit|textrm|textsf|textnormal|texttt|emph|mbo
 _DEGREE = re.compile(r"\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\})|\\degrees?(?![A-Za-z])")
 _SUPER = re.compile(r"[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b\u207f]+")
 _SUB = re.compile(r"[\u2080-\u2089]+")
-_FUNCTION = re.compile(r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|sqrt|pi|exp)(?![A-Za-z])")
+_FUNCTION = re.compile(
+    r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|sqrt|pi|exp)(?![A-Za-z])"
+)
 _ROOT_PARENTHESES = re.compile(r"\\sqrt\s*\(([^()]*)\)")
 _UNBRACED = re.compile(r"([\^_])\s*(\\[A-Za-z]+|[A-Za-z0-9])")
 _SIGNED_POWER = re.compile(r"\^\s*-\s*([0-9]|[A-Za-z](?![A-Za-z]))")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from turnpoint.verifiers.math.numbers import read_number
 from turnpoint.verifiers.math.shape import Choice, Formula, Items, Matrix, Named, Relation, Shape, Words
@@ -19,10 +19,11 @@ _SYMBOL = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 _CONSTANT = (r"\pi", "e", "i", r"\frac", r"\sqrt", r"\cdot", r"\infty")
 
 
-class Undecided(Exception):  # noqa: N818 - not an error: a question for someone slower
+class Undecided(Exception):
     """Raised by an `Arithmetic` that cannot tell."""
 
 
+@runtime_checkable
 class Arithmetic(Protocol):
     """Decides about formulas, given as cleaned LaTeX."""
 
@@ -78,7 +79,9 @@ def same(gold: Shape, answer: Shape, arithmetic: Arithmetic) -> bool:
                 _flat(gold), _flat(answer), arithmetic
             )
         case (Matrix(), Items()) | (Items(), Matrix()):
-            return _is_vector(gold) and _is_vector(answer) and _in_order(_flat(gold), _flat(answer), arithmetic)
+            return (
+                _is_vector(gold) and _is_vector(answer) and _in_order(_flat(gold), _flat(answer), arithmetic)
+            )
         case Items(), Items():
             return _same_items(gold, answer, arithmetic)
         case (Items(kind="set", parts=(only,)), Formula()):

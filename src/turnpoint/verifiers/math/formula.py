@@ -14,18 +14,18 @@ from fractions import Fraction
 from turnpoint.verifiers.math.numbers import read_number
 
 
-class UnreadableFormula(Exception):  # noqa: N818 - an answer that is not understood is no error
+class UnreadableFormula(Exception):
     """A formula outside the grammar, or one that can be read in two ways."""
 
 
 _GREEK = (
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau "
-    "phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega"
-).split()
-_FUNCTIONS = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp".split()
+    "alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|vartheta|iota|kappa|lambda|mu|nu|xi|rho|sigma|"
+    "tau|phi|varphi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Sigma|Phi|Psi|Omega"
+)
+_FUNCTION = re.compile(r"\\(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|sinh|cosh|tanh|ln|log|exp)")
 _TOKEN = re.compile(
     r" *(?:(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
-    rf"|(?P<name>(?:[A-Za-z]|\\(?:{'|'.join(_GREEK)})(?![A-Za-z]))(?: ?_\{{[A-Za-z0-9, ]+\}})?)"
+    rf"|(?P<name>(?:[A-Za-z]|\\(?:{_GREEK})(?![A-Za-z]))(?: ?_\{{[A-Za-z0-9, ]+\}})?)"
     r"|(?P<command>\\[A-Za-z]+)|(?P<sign>[-+/!^_(){}|\[\]]))",
 )
 _ATOMS = {r"\pi": r"\pi", r"\infty": r"\infty"}
@@ -125,7 +125,11 @@ class _Writer:
             if self._take() == "!":
                 base = f"({base})!"
             else:
-                base = f"{{{base}}}^{{{self._group()}}}" if base.startswith("(") else f"({base})^{{{self._group()}}}"
+                base = (
+                    f"{{{base}}}^{{{self._group()}}}"
+                    if base.startswith("(")
+                    else f"({base})^{{{self._group()}}}"
+                )
         return base
 
     def _atom(self) -> str:
@@ -146,7 +150,7 @@ class _Writer:
                 return self._root()
             case "command", _ if token in _ATOMS:
                 return _ATOMS[token]
-            case "command", _ if token[1:] in _FUNCTIONS:
+            case "command", _ if _FUNCTION.fullmatch(token):
                 return self._function(token)
             case "sign", "(" | "[" | "{":
                 closing = {"(": ")", "[": "]", "{": "}"}[token]
@@ -158,7 +162,7 @@ class _Writer:
                 self._inside_bars = True
                 inner = self._until("|")
                 self._inside_bars = False
-                return rf"\left|{inner}\right|"
+                return f"(|{inner}|)"
             case _:
                 raise UnreadableFormula(token)
 
@@ -208,7 +212,7 @@ class _Writer:
             return "e"
         if name in ("f", "g") and self._next() == "(":
             raise UnreadableFormula("an unknown function")
-        code = f"v_{{{int.from_bytes(name.encode()) }}}"
+        code = f"v_{{{int.from_bytes(name.encode())}}}"
         self.variables[code] = name
         return code
 

@@ -79,11 +79,13 @@ _TEXT_CHOICE = re.compile(r"\\text\{\(?([A-Ja-j])\)?[.:]?\}")
 _CONJUNCTION = re.compile(r",?\\text\{,?(?:and|or),?\}|,? (?:and|or) |;", re.IGNORECASE)
 _OR = re.compile(r"\\text\{,?or,?\}| or ", re.IGNORECASE)
 _MATRIX = re.compile(r"\\begin\{([pbvBV]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
-_ALIGNED = re.compile(r"\\begin\{(aligned|align|gathered|cases|split)\*?\}|\\end\{(aligned|align|gathered|cases|split)\*?\}")
+_ALIGNED = re.compile(
+    r"\\begin\{(aligned|align|gathered|cases|split)\*?\}|\\end\{(aligned|align|gathered|cases|split)\*?\}"
+)
 _LETTER = r"(?:[A-Za-z]|\\[A-Za-z]+)"
 _NAME = re.compile(
-    rf"{_LETTER}(?:_\{{[^{{}}]*\}})?'*|[A-Z]{{2,3}}|\|[A-Z]{{2}}\||m?\\angle ?[A-Z]{{1,3}}|\\text\{{[^{{}}]*\}}"
-    rf"|[fghyFGHPETSVA](?:_\{{[^{{}}]*\}})?'*\([A-Za-z0-9,| ]*\)|\\overline\{{[A-Z]{{2}}\}}"
+    rf"{_LETTER}(?:_\{{[^{{}}]*\}})?'*|[A-Z]{{2,3}}|\|[A-Z]{{2}}\||m?\\angle ?[A-Z]{{1,3}}"
+    rf"|\\text\{{[^{{}}]*\}}|[fghyFGHPETSVA](?:_\{{[^{{}}]*\}})?'*\([A-Za-z0-9,| ]*\)|\\overline\{{[A-Z]{{2}}\}}"
 )
 _VARIABLE = re.compile(r"(?:[a-z]|\\(?:theta|alpha|beta|lambda|phi))(?:_\{[^{}]*\})?")
 _NOT_NAMES = re.compile(r"\\(?:pi|infty|emptyset|pm|cdot|frac|sqrt|degree)")
@@ -109,7 +111,14 @@ def read(text: str) -> Shape:
         return Choice(letter=letter, rest=(match.group(3) or match.group(4) or "").strip())
     if match := _MATRIX.fullmatch(text):
         return _matrix(match.group(2))
-    return _list(text) or _union(text) or _inequality(text) or _equation(text) or _bracketed(text) or _value(text)
+    return (
+        _list(text)
+        or _union(text)
+        or _inequality(text)
+        or _equation(text)
+        or _bracketed(text)
+        or _value(text)
+    )
 
 
 def split_top(text: str, separator: re.Pattern[str]) -> list[str]:
@@ -142,7 +151,9 @@ def _words(text: str) -> Shape | None:
         return Choice(letter=match.group(1).upper())
     if _TEXT_ONLY.fullmatch(text):
         content = " ".join(re.findall(r"\\text\{([^{}]*)\}", text)).strip().rstrip(".").lower()
-    elif _BARE_WORDS.fullmatch(text) and (len(text) > 3 or text.lower() in ("yes", "no", "odd", "one", "two", "six", "ten")):
+    elif _BARE_WORDS.fullmatch(text) and (
+        len(text) > 3 or text.lower() in ("yes", "no", "odd", "one", "two", "six", "ten")
+    ):
         content = text.strip().lower()
     else:
         return None
@@ -181,7 +192,7 @@ def _union(text: str) -> Shape | None:
 
 def _inequality(text: str) -> Shape | None:
     sides = split_top(text, _COMPARISON)
-    signs = [sign for sign in _COMPARISON.findall(text)]
+    signs: list[str] = _COMPARISON.findall(text)
     if len(sides) - 1 != len(signs) or not 1 <= len(signs) <= 2 or not all(sides):
         return None
     flipped = signs[0] in (">", r"\ge")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from turnpoint.errors import VerifierError
 from turnpoint.types import Task, Verdict
 from turnpoint.verifiers.math.clean import LONGEST, clean
 from turnpoint.verifiers.math.compare import ExactNumbers, Undecided, same
@@ -46,7 +45,8 @@ class MathVerifier:
 
     def __init__(self, timeout: float = 2.0, workers: int = 2) -> None:
         self._pool = WorkerPool(
-            WorkerSettings(factory="turnpoint.verifiers.math.symbolic:grader", timeout=timeout), workers=workers
+            WorkerSettings(factory="turnpoint.verifiers.math.symbolic:grader", timeout=timeout),
+            workers=workers,
         )
 
     def grade(self, *, gold: str, response: str) -> Verdict:
@@ -150,10 +150,8 @@ def _conclude(question: _Question, reply: Reply) -> Verdict:
             return _wrong(reply.reason, feedback, gold, timed_out=True)
         case Status.OUT_OF_MEMORY, _:
             return _wrong(f"refused: {reply.reason}", feedback, gold)
-        case Status.RAISED, _:
-            raise VerifierError(f"grading {question.answer!r} against {question.gold!r}: {reply.reason}")
         case _:
-            return Verdict.invalid(f"grading failed: {reply.reason}")
+            return Verdict.invalid(f"grading {question.answer!r} failed: {reply.reason}")
 
 
 def _right(reason: str) -> Verdict:
@@ -164,7 +162,9 @@ def _wrong(
     reason: str, feedback: str, gold: str, *, timed_out: bool = False, no_answer: bool = False
 ) -> Verdict:
     text = feedback if not no_answer else f"No answer was found. The reference answer is {gold[:_SHOWN]}."
-    return Verdict.scored(0.0, reason=reason, feedback=text, parts=_parts(timed_out=timed_out, no_answer=no_answer))
+    return Verdict.scored(
+        0.0, reason=reason, feedback=text, parts=_parts(timed_out=timed_out, no_answer=no_answer)
+    )
 
 
 def _parts(*, timed_out: bool = False, no_answer: bool = False) -> dict[str, float]:
