@@ -112,6 +112,7 @@ SAME: list[tuple[str, str]] = [
     ("9", r"\boxed{9}"),
     ("16", r"\mathbf{16}"),
     ("101_2", "101_{2}"),
+    (r"\frac{1}{3}", r"\frac13\approx 0.333"),
 ]
 
 DIFFERENT: list[tuple[str, str]] = [
@@ -243,6 +244,7 @@ DIFFERENT: list[tuple[str, str]] = [
     (r"\infty", r"-\infty"),
     (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix}1&3\\2&4\end{pmatrix}"),
     (r"\begin{pmatrix}1&2\end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
+    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{vmatrix}1&2\\3&4\end{vmatrix}"),
     (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "(1,2,3,4)"),
     ("1:2", "2:1"),
     # text and choices
@@ -264,6 +266,19 @@ DIFFERENT: list[tuple[str, str]] = [
     ("5", r"\frac{5}{"),
     ("5", "5|"),
     ("5", "?"),
+    ("3", "3 hours 20 minutes"),
+    ("5", "5 < 6"),
+    ("5", r"5\ne 6"),
+    ("180", r"\pi"),
+    (r"45^\circ", r"45\text{ rad}"),
+    (r"\$5", "5 cents"),
+    ("200", r"2\%"),
+    (r"\frac{1}{3}", r"0.33\ldots"),
+    ("x=1, y=2", "x=1"),
+    ("5", "5, 5"),
+    ("f(x)=x^2", "g(x)=x^2"),
+    ("y=x^2", "x=y^2"),
+    ("2^3", "6"),
     ("5", ""),
     ("5", r"\text{5 or 6}"),
     ("1", r"\int_0^1 1\,dx + 5"),

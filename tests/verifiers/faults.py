@@ -14,7 +14,11 @@ from typing import Any
 
 def run(*_: Any) -> Callable[..., Any]:
     """Returns a function that does what its first argument names, with the others."""
-    return lambda name, *arguments: DEEDS[name](*arguments)
+
+    def do(name: str, *arguments: Any) -> Any:
+        return DEEDS[name](*arguments)
+
+    return do
 
 
 def broken() -> Callable[..., Any]:
@@ -28,6 +32,10 @@ def needs_a_file(path: str) -> Callable[..., Any]:
     if not Path(path).exists():
         os._exit(3)
     return run()
+
+
+def _echo(value: Any) -> Any:
+    return value
 
 
 def _hang() -> None:
@@ -74,7 +82,7 @@ def _die() -> None:
 
 
 DEEDS: dict[str, Callable[..., Any]] = {
-    "echo": lambda value: value,
+    "echo": _echo,
     "pid": os.getpid,
     "sleep": time.sleep,
     "hang": _hang,

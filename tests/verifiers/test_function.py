@@ -39,7 +39,7 @@ DEEDS = {
     "true": lambda task: True,
     "pair": lambda task: (0.25, "look again"),
     "helper": lambda task: THREE,
-    "task": lambda task: float(task.answer == "7" and task.metadata["level"] == 3 and task.question == "3 + 4 ="),
+    "task": lambda task: (task.answer, task.metadata["level"], task.question) == ("7", 3, "3 + 4 ="),
     "torch": lambda task: float("torch" in sys.modules),
     "none": lambda task: None,
     "nan": lambda task: float("nan"),

@@ -171,8 +171,8 @@ def test_workers_are_recycled() -> None:
 
 def test_eight_threads_share_two_workers(pool: WorkerPool) -> None:
     with ThreadPoolExecutor(8) as threads:
-        replies = list(threads.map(lambda index: pool.call("echo", index), range(200)))
-    assert [reply.value for reply in replies] == list(range(200))
+        futures = [threads.submit(pool.call, "echo", index) for index in range(200)]
+    assert [future.result().value for future in futures] == list(range(200))
 
 
 def test_the_event_loop_goes_on_while_calls_hang(pool: WorkerPool) -> None:

@@ -100,9 +100,7 @@ def test_values_match_an_independent_evaluation() -> None:
         except ZeroDivisionError:
             continue
         at = clean(
-            text.replace("x", rf"\frac{{{X.numerator}}}{{{X.denominator}}}").replace(
-                "y", rf"(-\frac{{5}}{{11}})"
-            )
+            text.replace("x", rf"\frac{{{X.numerator}}}{{{X.denominator}}}").replace("y", r"(-\frac{5}{11})")
         )
         number = f"{expected.numerator}/{expected.denominator}"
         assert arithmetic.equal(at, number), text

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,9 @@ from turnpoint.types import Message, Task, Verdict
 from turnpoint.verifiers import MathVerifier
 from turnpoint.verifiers.math.verifier import changed_answer
 
-CASES = [json.loads(line) for line in Path("tests/cases/math_pairs.jsonl").read_text().splitlines()]
+CASES: list[dict[str, Any]] = [
+    json.loads(line) for line in Path("tests/cases/math_pairs.jsonl").read_text().splitlines()
+]
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +61,12 @@ def test_different(verifier: MathVerifier, gold: str, answer: str) -> None:
 
 
 def test_the_cases_from_eight_threads(verifier: MathVerifier) -> None:
+    def grade(case: dict[str, Any]) -> float | None:
+        return verifier.grade(gold=case["gold"], response=case["response"]).reward
+
     with ThreadPoolExecutor(8) as threads:
-        verdicts = threads.map(
-            lambda case: verifier.grade(gold=case["gold"], response=case["response"]), CASES * 2
-        )
-    assert [verdict.reward for verdict in verdicts] == [float(case["match"]) for case in CASES * 2]
+        rewards = list(threads.map(grade, CASES * 2))
+    assert rewards == [float(case["match"]) for case in CASES * 2]
 
 
 def test_the_cases_at_once_in_one_event_loop(verifier: MathVerifier) -> None:

@@ -10,7 +10,17 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from turnpoint.verifiers.math.numbers import read_number
-from turnpoint.verifiers.math.shape import Choice, Formula, Items, Matrix, Named, Relation, Shape, Words
+from turnpoint.verifiers.math.shape import (
+    Choice,
+    Formula,
+    Items,
+    Matrix,
+    Named,
+    Relation,
+    Shape,
+    Words,
+    read,
+)
 from turnpoint.verifiers.math.units import degrees_in_radians, percent_readings, same_unit
 
 _ORDERED = ("()", "[]", "[)", "(]")
@@ -102,9 +112,6 @@ def _same_choice(choice: Choice, other: Shape, arithmetic: Arithmetic) -> bool:
 
 
 def _same_rest(shape: Shape, choice: Choice, arithmetic: Arithmetic) -> bool:
-    # Imported here: `read` needs all shapes, and only a choice's own text is read again.
-    from turnpoint.verifiers.math.shape import read
-
     return same(shape, read(choice.rest), arithmetic)
 
 

@@ -46,7 +46,7 @@ def explicit(text: str) -> Explicit:
     r"""Returns `text` with nothing implicit.
 
     >>> explicit("2(x+0.5)").latex
-    '(2)\\cdot (v_{120}+\\frac{1}{2})'
+    '2\\cdot (v_{120}+\\frac{1}{2})'
 
     Raises UnreadableFormula.
     """
@@ -77,6 +77,7 @@ class _Writer:
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self._tokens = tokens
         self._at = 0
+        self._inside_bars = False
         self.variables: dict[str, str] = {}
 
     def expression(self, stop: frozenset[str]) -> str:
@@ -116,8 +117,6 @@ class _Writer:
         if kind == "sign":
             return token in "([{" or (token == "|" and not self._inside_bars)
         return kind in ("number", "name") or (kind == "command" and token not in _NO_FACTORS)
-
-    _inside_bars = False
 
     def _factor(self) -> str:
         base = self._atom()

@@ -59,11 +59,12 @@ gbp
 rupee rs
 """
 _COUNTED = """
-apple orange egg book student people person child children boy girl man men woman women way time pencil pen ball
-marble car cookie cake pizza slice page point question problem game coin card ticket flower tree bird dog cat cow
-chicken duck horse fish animal toy box bag bottle candy candies piece chair table house room worker player team
-friend member stamp sticker shirt shoe sock balloon crayon clip bead rose seat number integer solution triangle edge
-vertex vertices side face root digit letter word term step trip ride mark sheep
+apple orange egg book student people person child children boy girl man men woman women way time
+pencil pen ball marble car cookie cake pizza slice page point question problem game coin card ticket
+flower tree bird dog cat cow chicken duck horse fish animal toy box bag bottle candy candies piece
+chair table house room worker player team friend member stamp sticker shirt shoe sock balloon crayon
+clip bead rose seat number integer solution triangle edge vertex vertices side face root digit
+letter word term step trip ride mark sheep
 """
 _KNOWN = {
     **{word: word for word in _COUNTED.split()},
