@@ -15,6 +15,7 @@ import asyncio
 import atexit
 import contextlib
 import enum
+import fcntl
 import json
 import os
 import queue
@@ -25,10 +26,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import IO, Any, TypeAlias
+from typing import IO, TypeAlias
 
 from turnpoint.errors import VerifierError
 from turnpoint.types import Json
@@ -75,8 +76,9 @@ class WorkerSettings:
 class WorkerPool:
     """Calls a function in `workers` processes at a time.
 
-    >>> with WorkerPool(WorkerSettings(factory="turnpoint.verifiers.workers:echo", timeout=5), workers=1) as p:
-    ...     p.call([1, 2]).value
+    >>> settings = WorkerSettings(factory="turnpoint.verifiers.workers:echo", timeout=5.0)
+    >>> with WorkerPool(settings, workers=1) as pool:
+    ...     pool.call([1, 2]).value
     [1, 2]
     """
 
@@ -99,8 +101,15 @@ class WorkerPool:
         """As `call`, without blocking the event loop; cancelling drops a request that has not started."""
         return await asyncio.wrap_future(self._submit(arguments))
 
+    def wait_until_ready(self) -> None:
+        """Blocks until one worker has its function; raises VerifierError when none can be started."""
+        self._enqueue(b"").result()
+
     def _submit(self, arguments: Sequence[Json]) -> Future[Reply]:
-        line = json.dumps(arguments).encode("ascii") + b"\n"  # ASCII: lone surrogates and NUL pass unharmed
+        # ASCII: lone surrogates and NUL pass unharmed.
+        return self._enqueue(json.dumps(arguments).encode("ascii") + b"\n")
+
+    def _enqueue(self, line: bytes) -> Future[Reply]:
         future: Future[Reply] = Future()
         with self._closing:
             if self._closed:
@@ -134,9 +143,13 @@ class WorkerPool:
         self.close()
 
 
-def echo() -> Any:
+def echo() -> Callable[[Json], Json]:
     """Returns the identity: the smallest factory."""
-    return lambda value: value  # pyright: ignore[reportUnknownLambdaType]
+
+    def identity(value: Json) -> Json:
+        return value
+
+    return identity
 
 
 def _refuse(request: _Request | None, reason: str) -> None:
@@ -175,7 +188,8 @@ class _Owner:
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                reply = self._ready_worker().call(line)
+                worker = self._ready_worker()
+                reply = worker.call(line) if line else Reply(status=Status.DONE)
             except VerifierError as error:
                 future.set_exception(error)
                 continue
@@ -197,10 +211,12 @@ class _Owner:
             if self._stopping.is_set():
                 raise VerifierError(f"{self._settings.factory}: the worker pool was closed")
             self._worker = _start(self._settings)
-            reason = self._worker.wait_until_ready()
+            reason, certain = self._worker.wait_until_ready()
             if not reason:
                 return self._worker
             self._discard()
+            if certain:  # the function cannot be made, and could not the next time
+                break
         raise VerifierError(f"{self._settings.factory}: no worker could be started: {reason}")
 
     def _discard(self) -> None:
@@ -222,14 +238,16 @@ class _Worker:
     calls: int = 0
     pending: bytearray = field(default_factory=bytearray)
 
-    def wait_until_ready(self) -> str:
-        """Returns "" once the function is there, else why it is not."""
-        line = self._receive(time.monotonic() + _START_SECONDS)
+    def wait_until_ready(self) -> tuple[str, bool]:
+        """Returns "" once the function is there, else why it is not, and whether it said so itself."""
+        deadline = time.monotonic() + _START_SECONDS
+        line = self._receive(deadline)
         if line is None:
-            slow = self.process.poll() is None
-            return f"not ready after {_START_SECONDS:g} s" if slow else f"{self._end()}{self._last_lines()}"
+            slow = time.monotonic() >= deadline
+            reason = f"not ready after {_START_SECONDS:g} s" if slow else self._end()
+            return f"{reason}{self._last_lines()}", False
         reply = json.loads(line)
-        return "" if reply["status"] == "ready" else f"{reply['reason']}{self._last_lines()}"
+        return ("", True) if reply["status"] == "ready" else (f"{reply['reason']}{self._last_lines()}", True)
 
     def call(self, line: bytes) -> Reply:
         self.calls += 1
@@ -296,7 +314,10 @@ class _Worker:
 
 
 def _start(settings: WorkerSettings) -> _Worker:
-    stderr = tempfile.TemporaryFile("ab+")  # noqa: SIM115 - lives as long as the worker
+    stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+    fcntl.fcntl(
+        stderr, fcntl.F_SETFL, os.O_APPEND
+    )  # or a worker would write on where it was after a truncation
     child = {
         "factory": settings.factory,
         "arguments": list(settings.arguments),

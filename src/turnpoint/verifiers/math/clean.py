@@ -20,11 +20,11 @@ _CHARACTERS: dict[int, str] = {
     **{ord(c): "-" for c in "\u2212\u2010\u2011\u2013\u2014\uff0d\ufe63"},
     **{ord(c): "" for c in "\u200b\u200c\u200d\u2060\ufeff\u00ad"},
     **{ord(c): " " for c in "\u00a0\u2002\u2003\u2009\u200a\u202f\u3000\t\n\r"},
-    **{code: " " for code in [*range(9), 11, 12, *range(14, 32), 127]},
+    **dict.fromkeys([*range(9), 11, 12, *range(14, 32), 127], " "),
     **{0xFF10 + digit: str(digit) for digit in range(10)},
     **{
         ord(c): rf" \frac{{{n}}}{{{d}}} "
-        for c, n, d in [("\u00bd", 1, 2), ("\u2153", 1, 3), ("\u2154", 2, 3), ("\u00bc", 1, 4), ("\u00be", 3, 4)]
+        for c, n, d in zip("\u00bd\u2153\u2154\u00bc\u00be", "11213", "23344", strict=True)
     },
     **{
         ord(c): rf" {latex} "
@@ -40,6 +40,7 @@ _CHARACTERS: dict[int, str] = {
     },
 }  # fmt: skip
 
+_SIZES = "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr displaystyle textstyle limits"
 _SPELLINGS = {
     **dict.fromkeys(["dfrac", "tfrac", "cfrac"], r"\frac"),
     **dict.fromkeys(["dbinom", "tbinom"], r"\binom"),
@@ -65,11 +66,8 @@ _SPELLINGS = {
     "textdollar": r"\$",
     "percent": r"\%",
     **dict.fromkeys(["thickapprox", "simeq"], r"\approx"),
-    **dict.fromkeys(
-        "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr displaystyle textstyle limits".split(),
-        "",
-    ),
-    **dict.fromkeys("quad qquad enspace thinspace hfill".split(), " "),
+    **dict.fromkeys(_SIZES.split(), ""),
+    **dict.fromkeys(["quad", "qquad", "enspace", "thinspace", "hfill"], " "),
 }
 _COMMAND = re.compile(r"\\([A-Za-z]+)\*?")
 _SPACE_COMMAND = re.compile(r"\\[;:>]|(?<!\\)\\\s|~")

@@ -7,10 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from turnpoint.verifiers.math.numbers import read_number
-from turnpoint.verifiers.math.shape import Choice, Formula, Items, Matrix, Named, Relation, Shape, Words
+from turnpoint.verifiers.math.shape import (
+    Choice,
+    Formula,
+    Items,
+    Matrix,
+    Named,
+    Relation,
+    Shape,
+    Words,
+    read,
+)
 from turnpoint.verifiers.math.units import degrees_in_radians, percent_readings, same_unit
 
 _ORDERED = ("()", "[]", "[)", "(]")
@@ -19,10 +29,11 @@ _SYMBOL = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 _CONSTANT = (r"\pi", "e", "i", r"\frac", r"\sqrt", r"\cdot", r"\infty")
 
 
-class Undecided(Exception):  # noqa: N818 - not an error: a question for someone slower
+class Undecided(Exception):
     """Raised by an `Arithmetic` that cannot tell."""
 
 
+@runtime_checkable
 class Arithmetic(Protocol):
     """Decides about formulas, given as cleaned LaTeX."""
 
@@ -101,9 +112,6 @@ def _same_choice(choice: Choice, other: Shape, arithmetic: Arithmetic) -> bool:
 
 
 def _same_rest(shape: Shape, choice: Choice, arithmetic: Arithmetic) -> bool:
-    # Imported here: `read` needs all shapes, and only a choice's own text is read again.
-    from turnpoint.verifiers.math.shape import read
-
     return same(shape, read(choice.rest), arithmetic)
 
 

@@ -10,12 +10,14 @@ import re
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_ONLY_GROUP = re.compile(r"^\{([^{}]*)\}$")
 _BARE_BOX = re.compile(r"[^\s{}$]+")
 _PHRASE = re.compile(
     r"(?:####[ \t]*|\b(?:final[ \t]+)?answer\b[*_]*[ \t]*(?:is\b[ \t]*:?|are\b[ \t]*:?|[:=])[*_]*[ \t]*:?)",
     re.IGNORECASE,
 )
 _WORDS = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{2,}[,;]?[ ]+[A-Za-z]{2,}")
+_WORD = re.compile(r"[A-Za-z]{2}")
 _MATH = re.compile(r"\$\$?([^$\n]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]")
 _SENTENCE_END = re.compile(r"(?<=[^\s.])\.(?:\s|$)|[;!?]|,\s+(?=[A-Za-z]{2})|\b(?:because|since|so|which)\b")
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
@@ -39,9 +41,8 @@ def extract_answer(response: str) -> str | None:
     if _BOX.search(text):
         return last_box(text)
     tail = text[-_TAIL:]
-    phrases = list(_PHRASE.finditer(tail))
-    if phrases:
-        return _after_phrase(tail[phrases[-1].end() :])
+    if _PHRASE.search(tail):
+        return answer_after_phrase(tail)
     line = tail.strip(_NOISE)
     if line and "\n" not in line and len(line) <= _SHORT and not _WORDS.search(line):
         return _tidy(line.removeprefix("=")) or None
@@ -76,7 +77,7 @@ def last_box(text: str) -> str | None:
             content = bare.group() if bare else None
     if content is None:
         return None
-    return _BOX.sub("", content).strip() or None
+    return _ONLY_GROUP.sub(r"\1", _BOX.sub("", content).strip()) or None
 
 
 def _closing_braces(text: str, start: int) -> dict[int, int]:
@@ -91,20 +92,23 @@ def _closing_braces(text: str, start: int) -> dict[int, int]:
     return closing
 
 
-def _after_phrase(rest: str) -> str | None:
-    """Returns the answer after "the answer is": the line, or its only formula or number when it is prose."""
-    lines = [line.strip(_NOISE) for line in rest.split("\n")]
+def answer_after_phrase(text: str) -> str | None:
+    """Returns what follows the last "the answer is": the line, or the one formula or number of prose."""
+    phrases = list(_PHRASE.finditer(text, max(0, len(text) - _TAIL)))
+    if not phrases:
+        return None
+    lines = (line.strip(_NOISE) for line in text[phrases[-1].end() :].split("\n"))
     line = next((line for line in lines if line), "")
     if not line or len(line) > _SHORT or line.lower().startswith("not "):
         return None
-    if not _WORDS.search(line):
+    if not _WORDS.search(line) and not _WORD.search(_MATH.sub("", line) if _MATH.search(line) else ""):
         return _tidy(line) or None
     clause = _SENTENCE_END.split(line, maxsplit=1)[0].strip(_NOISE)
-    if clause and not _WORDS.search(clause):
-        return _tidy(clause) or None
     formulas = [first or second or third for first, second, third in _MATH.findall(clause)]
     if formulas:
         return formulas[0].strip() if len(formulas) == 1 else None
+    if clause and not _WORDS.search(clause):
+        return _tidy(clause) or None
     numbers = _NUMBER.findall(clause)
     return _tidy(numbers[0]) if len(numbers) == 1 else None
 

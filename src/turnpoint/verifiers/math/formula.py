@@ -14,18 +14,18 @@ from fractions import Fraction
 from turnpoint.verifiers.math.numbers import read_number
 
 
-class UnreadableFormula(Exception):  # noqa: N818 - an answer that is not understood is no error
+class UnreadableFormula(Exception):
     """A formula outside the grammar, or one that can be read in two ways."""
 
 
 _GREEK = (
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau "
-    "phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega"
-).split()
-_FUNCTIONS = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp".split()
+    "alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|vartheta|iota|kappa|lambda|mu|nu|xi|rho|sigma|"
+    "tau|phi|varphi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Sigma|Phi|Psi|Omega"
+)
+_FUNCTION = re.compile(r"\\(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|sinh|cosh|tanh|ln|log|exp)")
 _TOKEN = re.compile(
     r" *(?:(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
-    rf"|(?P<name>(?:[A-Za-z]|\\(?:{'|'.join(_GREEK)})(?![A-Za-z]))(?: ?_\{{[A-Za-z0-9, ]+\}})?)"
+    rf"|(?P<name>(?:[A-Za-z]|\\(?:{_GREEK})(?![A-Za-z]))(?: ?_\{{[A-Za-z0-9, ]+\}})?)"
     r"|(?P<command>\\[A-Za-z]+)|(?P<sign>[-+/!^_(){}|\[\]]))",
 )
 _ATOMS = {r"\pi": r"\pi", r"\infty": r"\infty"}
@@ -46,7 +46,7 @@ def explicit(text: str) -> Explicit:
     r"""Returns `text` with nothing implicit.
 
     >>> explicit("2(x+0.5)").latex
-    '(2)\\cdot (v_{120}+\\frac{1}{2})'
+    '2\\cdot (v_{120}+\\frac{1}{2})'
 
     Raises UnreadableFormula.
     """
@@ -77,6 +77,7 @@ class _Writer:
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self._tokens = tokens
         self._at = 0
+        self._inside_bars = False
         self.variables: dict[str, str] = {}
 
     def expression(self, stop: frozenset[str]) -> str:
@@ -117,8 +118,6 @@ class _Writer:
             return token in "([{" or (token == "|" and not self._inside_bars)
         return kind in ("number", "name") or (kind == "command" and token not in _NO_FACTORS)
 
-    _inside_bars = False
-
     def _factor(self) -> str:
         base = self._atom()
         while self._next() in ("^", "!"):
@@ -150,7 +149,7 @@ class _Writer:
                 return self._root()
             case "command", _ if token in _ATOMS:
                 return _ATOMS[token]
-            case "command", _ if token[1:] in _FUNCTIONS:
+            case "command", _ if _FUNCTION.fullmatch(token):
                 return self._function(token)
             case "sign", "(" | "[" | "{":
                 closing = {"(": ")", "[": "]", "{": "}"}[token]
@@ -162,7 +161,7 @@ class _Writer:
                 self._inside_bars = True
                 inner = self._until("|")
                 self._inside_bars = False
-                return rf"\left|{inner}\right|"
+                return f"(|{inner}|)"
             case _:
                 raise UnreadableFormula(token)
 

@@ -11,6 +11,7 @@ import re
 _LONGEST = 500  # characters
 _DEEPEST = 50  # brackets
 _LARGEST_EXPONENT = 1000
+_LARGEST_TOWER = 100_000
 _LARGEST_FACTORIAL = 3000
 _LARGEST_BINOMIAL = 1000
 _BIGGEST_INTEGER = 200  # digits
@@ -20,6 +21,7 @@ _BRACKETS = re.compile(r"\\.|[(){}\[\]]", re.DOTALL)
 _UNBOUNDED = re.compile(r"\\(?:sum|prod|i*int|oint|lim|limsup|liminf|coprod)(?![A-Za-z])")
 _DIGITS = re.compile(r"[0-9]+")
 _POWER = re.compile(r"\^\{")
+_NUMBER_POWER = re.compile(r"[0-9)}]\^\{[^{}]*[0-9]")
 _FACTORIAL = re.compile(r"(.)!", re.DOTALL)
 _NUMBER_BEFORE = re.compile(r"([0-9]+)$")
 _BINOMIAL = re.compile(r"\\binom|(?<![A-Za-z])[CP]\(")
@@ -57,16 +59,22 @@ def _depth(text: str) -> int:
 
 
 def _powers(text: str) -> str:
-    """Looks at every exponent: no huge integers in it, and no power of a number by a number."""
+    """Looks at every exponent: nothing huge in it, no power of a number by a number, none upon another."""
+    upon_brackets, plain = 1, 1
     for match in _POWER.finditer(text):
         exponent = _group(text, match.end())
-        if any(int(digits) > _LARGEST_EXPONENT for digits in _DIGITS.findall(exponent)):
+        integers = [int(digits) for digits in _DIGITS.findall(exponent)]
+        largest = max(integers, default=1)
+        if largest > _LARGEST_EXPONENT:
             return "a huge power"
-        if re.search(r"[0-9)}]\^\{[^{}]*[0-9]", exponent) or exponent.count("^") > 1 or "!" in exponent:
+        chained = text.startswith("^", match.end() + len(exponent) + 1)
+        if chained or _NUMBER_POWER.search(exponent) or exponent.count("^") > 1 or "!" in exponent:
             return "a tower of powers"
-    if re.search(r"\)\^\{[0-9]{2,}\}[^A-Za-z]*\)\^\{[0-9]{2,}", text):
-        return "a tower of powers"
-    return ""
+        if text[match.start() - 1 : match.start()] == ")":
+            upon_brackets *= largest
+        else:
+            plain = max(plain, largest)
+    return "a tower of powers" if upon_brackets > 1 and upon_brackets * plain > _LARGEST_TOWER else ""
 
 
 def _group(text: str, start: int) -> str:

@@ -19,8 +19,8 @@ _LARGEST_EXPONENT = 1000
 _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 
 
 def read_number(text: str) -> Fraction | None:
@@ -70,12 +70,8 @@ def number_word(text: str) -> str | None:
     '21'
     """
     tens, _, ones = text.strip().lower().replace("-", " ").partition(" ")
-    if not ones:
-        words = [*_ONES, *_TENS]
-        if tens not in words:
-            return None
-        at = words.index(tens)
-        return str(at if at < 20 else (at - 18) * 10)
-    if tens in _TENS and ones in _ONES[1:10]:
-        return str((_TENS.index(tens) + 2) * 10 + _ONES.index(ones))
-    return None
+    words = [*_ONES.split(), *_TENS.split()]
+    values = dict(zip(words, [*range(20), *range(20, 100, 10)], strict=True))
+    if tens not in values or (ones and not (values[tens] >= 20 and 1 <= values.get(ones, 0) <= 9)):
+        return None
+    return str(values[tens] + values.get(ones, 0))

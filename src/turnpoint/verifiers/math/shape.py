@@ -78,14 +78,15 @@ _CHOICE = re.compile(r"(?:\\text\{)?(?:\(([A-Ja-j])\)|([A-J])[.:)])\}?(?:\\text\
 _TEXT_CHOICE = re.compile(r"\\text\{\(?([A-Ja-j])\)?[.:]?\}")
 _CONJUNCTION = re.compile(r",?\\text\{,?(?:and|or),?\}|,? (?:and|or) |;", re.IGNORECASE)
 _OR = re.compile(r"\\text\{,?or,?\}| or ", re.IGNORECASE)
-_MATRIX = re.compile(r"\\begin\{([pbvBV]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
+_MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _ALIGNED = re.compile(
     r"\\begin\{(aligned|align|gathered|cases|split)\*?\}|\\end\{(aligned|align|gathered|cases|split)\*?\}"
 )
 _LETTER = r"(?:[A-Za-z]|\\[A-Za-z]+)"
 _NAME = re.compile(
-    rf"{_LETTER}(?:_\{{[^{{}}]*\}})?'*|[A-Z]{{2,3}}|\|[A-Z]{{2}}\||m?\\angle ?[A-Z]{{1,3}}|\\text\{{[^{{}}]*\}}"
-    rf"|[fghyFGHPETSVA](?:_\{{[^{{}}]*\}})?'*\([A-Za-z0-9,| ]*\)|\\overline\{{[A-Z]{{2}}\}}"
+    rf"{_LETTER}(?:_\{{[^{{}}]*\}})?'*|[A-Z]{{2,3}}|\|[A-Z]{{2}}\||m?\\angle ?[A-Z]{{1,3}}"
+    rf"|\\text\{{[^{{}}]*\}}|\\overline\{{[A-Z]{{2}}\}}"
+    r"|[fghyFGHPETSVA](?:_\{[^{}]*\})?'*\([A-Za-z0-9,| ]*\)"
 )
 _VARIABLE = re.compile(r"(?:[a-z]|\\(?:theta|alpha|beta|lambda|phi))(?:_\{[^{}]*\})?")
 _NOT_NAMES = re.compile(r"\\(?:pi|infty|emptyset|pm|cdot|frac|sqrt|degree)")
@@ -103,7 +104,8 @@ def read(text: str) -> Shape:
     """
     text = clean(_ALIGNED.sub("", text)) if r"\begin{" in text and not _MATRIX.fullmatch(text) else text
     if r"\approx" in text:
-        text = text.partition(r"\approx")[0].strip()  # the exact value comes first
+        exact, _, rounded = text.partition(r"\approx")
+        text = exact.strip() or rounded.strip()
     if (words := _words(text)) is not None:
         return words
     if (match := _CHOICE.fullmatch(text)) and "," not in text[:3]:
@@ -192,7 +194,7 @@ def _union(text: str) -> Shape | None:
 
 def _inequality(text: str) -> Shape | None:
     sides = split_top(text, _COMPARISON)
-    signs = [sign for sign in _COMPARISON.findall(text)]
+    signs: list[str] = _COMPARISON.findall(text)
     if len(sides) - 1 != len(signs) or not 1 <= len(signs) <= 2 or not all(sides):
         return None
     flipped = signs[0] in (">", r"\ge")

@@ -10,28 +10,68 @@ from fractions import Fraction
 
 from turnpoint.verifiers.math.numbers import read_number
 
-_SYNONYMS = {
-    "cm": "cm centimeter centimetre", "mm": "mm millimeter millimetre", "km": "km kilometer kilometre",
-    "m": "m meter metre", "in": "in inch inches", "ft": "ft foot feet", "yd": "yd yard", "mi": "mi mile",
-    "g": "g gm gram", "kg": "kg kilogram", "mg": "mg milligram", "lb": "lb lbs pound", "oz": "oz ounce",
-    "s": "s sec second", "min": "min minute", "h": "h hr hour", "day": "day", "week": "week", "month": "month",
-    "year": "yr year", "L": "l L liter litre", "mL": "ml mL milliliter millilitre", "gal": "gal gallon",
-    "cup": "cup", "pint": "pint", "quart": "quart", "acre": "acre", "hectare": "hectare",
-    "N": "N newton", "J": "J joule", "W": "W watt", "kW": "kW kilowatt", "Hz": "Hz hertz", "V": "V volt",
-    "mph": "mph", "kmh": "kph kmh", "unit": "unit", "degC": "celsius", "degF": "fahrenheit", "rad": "rad radian",
-    "dollar": "dollar usd buck", "cent": "cent", "euro": "euro eur", "pound_sterling": "gbp", "rupee": "rupee rs",
-}  # fmt: skip
-_COUNTED = (
-    "apple orange egg book student people person child children boy girl man men woman women way time pencil pen "
-    "ball marble car cookie cake pizza slice page point question problem game coin card ticket flower tree bird dog "
-    "cat cow chicken duck horse fish animal toy box bag bottle candy candies piece chair table house room worker "
-    "player team friend member stamp sticker shirt shoe sock balloon crayon clip bead rose seat number integer solution "
-    "triangle edge vertex vertices side face root digit letter word term step trip ride mark sheep"
-).split()
-_KNOWN = {word: name for name, words in _SYNONYMS.items() for word in words.split()}
-_KNOWN |= {word: word for word in _COUNTED}
+# Each line is one unit, by its canonical name.
+_UNITS = """
+cm centimeter centimetre
+mm millimeter millimetre
+km kilometer kilometre
+m meter metre
+in inch inches
+ft foot feet
+yd yard
+mi mile
+g gm gram
+kg kilogram
+mg milligram
+lb lbs pound
+oz ounce
+s sec second
+min minute
+h hr hour
+day
+week
+month
+yr year
+L l liter litre
+mL ml milliliter millilitre
+gal gallon
+cup
+pint
+quart
+acre
+hectare
+N newton
+J joule
+W watt
+kW kilowatt
+Hz hertz
+V volt
+mph
+kmh kph
+unit
+degC celsius
+degF fahrenheit
+rad radian
+dollar usd buck
+cent
+euro eur
+gbp
+rupee rs
+"""
+_COUNTED = """
+apple orange egg book student people person child children boy girl man men woman women way time
+pencil pen ball marble car cookie cake pizza slice page point question problem game coin card ticket
+flower tree bird dog cat cow chicken duck horse fish animal toy box bag bottle candy candies piece
+chair table house room worker player team friend member stamp sticker shirt shoe sock balloon crayon
+clip bead rose seat number integer solution triangle edge vertex vertices side face root digit
+letter word term step trip ride mark sheep
+"""
+_KNOWN = {
+    **{word: word for word in _COUNTED.split()},
+    **{word: line.split()[0] for line in _UNITS.splitlines() for word in line.split()},
+}
 _SHAPES = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
-_CURRENCY = {r"\$": "dollar", "$": "dollar", r"\euro": "euro", r"\pounds": "pound_sterling"}
+_CURRENCY = {r"\$": "dollar", "$": "dollar", r"\euro": "euro", r"\pounds": "gbp"}
 _LEADING = re.compile(r"([-+]?)(\\\$|\$|\\euro(?![A-Za-z])|\\pounds(?![A-Za-z])) ?([-+]?.+)")
 _TRAILING_TEXT = re.compile(r"(.*?[^\\\s])((?:/?\\text\{[^{}]*\}(?:\^\{-?[0-9]\})?)+)")
 _TRAILING_WORDS = re.compile(r"(.*[0-9}]) ?((?:[A-Za-z]{2,}(?: |/|\^\{[0-9]\}|$)|(?<=/)[A-Za-z]$)+)")

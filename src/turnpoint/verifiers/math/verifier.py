@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from turnpoint.errors import VerifierError
 from turnpoint.types import Task, Verdict
 from turnpoint.verifiers.math.clean import LONGEST, clean
 from turnpoint.verifiers.math.compare import ExactNumbers, Undecided, same
@@ -49,6 +48,7 @@ class MathVerifier:
             WorkerSettings(factory="turnpoint.verifiers.math.symbolic:grader", timeout=timeout),
             workers=workers,
         )
+        self._retries = workers  # a death is seldom the answer's fault, and all workers may have been killed
 
     def grade(self, *, gold: str, response: str) -> Verdict:
         """Returns the verdict on `response`; safe from any thread. Raises VerifierError without workers."""
@@ -56,8 +56,9 @@ class MathVerifier:
         if isinstance(decided, Verdict):
             return decided
         reply = self._pool.call(decided.gold, decided.answer)
-        if reply.status is Status.DIED:  # not the answer's fault, most likely: once more
-            reply = self._pool.call(decided.gold, decided.answer)
+        for _ in range(self._retries):
+            if reply.status is Status.DIED:
+                reply = self._pool.call(decided.gold, decided.answer)
         return _conclude(decided, reply)
 
     async def verify(self, task: Task, completion: str) -> Verdict:
@@ -66,8 +67,9 @@ class MathVerifier:
         if isinstance(decided, Verdict):
             return decided
         reply = await self._pool.call_async(decided.gold, decided.answer)
-        if reply.status is Status.DIED:
-            reply = await self._pool.call_async(decided.gold, decided.answer)
+        for _ in range(self._retries):
+            if reply.status is Status.DIED:
+                reply = await self._pool.call_async(decided.gold, decided.answer)
         return _conclude(decided, reply)
 
     async def self_check(self, task: Task) -> Verdict:
@@ -117,62 +119,55 @@ def _decide(written_gold: str, response: str) -> Verdict | _Question:
     """Decides what needs no computer algebra."""
     gold = clean(written_gold) if len(written_gold) <= LONGEST else written_gold
     if not gold or not is_closed(gold):
-        return Verdict.invalid(f"the reference answer {written_gold[:_SHOWN]!r} cannot be read")
+        return _unreadable(written_gold, "cannot be read")
     written = extract_answer(response)
-    if written is None:
-        return _wrong("no answer", "No answer was found.", written_gold, no_answer=True)
-    answer = clean(written) if len(written) <= LONGEST else written
+    answer = clean(written) if written is not None and len(written) <= LONGEST else written
+    if written is None or not answer or not is_closed(answer):
+        text = f"No answer was found. The reference answer is {written_gold[:_SHOWN]}."
+        return Verdict.scored(0.0, reason="no answer", feedback=text, parts=_parts(no_answer=True))
     if answer == gold:
         return _right("string")
-    if not answer or not is_closed(answer):
-        return _wrong("no answer", _difference(written, written_gold), written_gold, no_answer=True)
     if reason := refusal(gold):
-        return Verdict.invalid(f"the reference answer {written_gold[:_SHOWN]!r} is not evaluated: {reason}")
+        return _unreadable(written_gold, f"is not evaluated: {reason}")
+    question = _Question(gold=gold, answer=answer, written_gold=written_gold, written_answer=written)
     if reason := refusal(answer):
-        return _wrong(f"refused: {reason}", _difference(written, written_gold), written_gold)
+        return _wrong(question, f"refused: {reason}")
     try:
         equal = same(read(gold), read(answer), ExactNumbers())
     except Undecided:
-        return _Question(gold=gold, answer=answer, written_gold=written_gold, written_answer=written)
-    return _right("string") if equal else _wrong("string", _difference(written, written_gold), written_gold)
+        return question
+    return _right("string") if equal else _wrong(question, "string")
 
 
 def _conclude(question: _Question, reply: Reply) -> Verdict:
-    gold = question.written_gold
-    feedback = _difference(question.written_answer, gold)
     match reply.status, reply.value:
         case Status.DONE, "same":
             return _right("math-verify")
         case Status.DONE, "different":
-            return _wrong("math-verify", feedback, gold)
+            return _wrong(question, "math-verify")
         case Status.DONE, _:
-            return Verdict.invalid(f"the reference answer {gold[:_SHOWN]!r} cannot be read")
+            return _unreadable(question.written_gold, "cannot be read")
         case Status.TIMED_OUT, _:
-            return _wrong(reply.reason, feedback, gold, timed_out=True)
+            return _wrong(question, reply.reason, timed_out=True)
         case Status.OUT_OF_MEMORY, _:
-            return _wrong(f"refused: {reply.reason}", feedback, gold)
-        case Status.RAISED, _:
-            raise VerifierError(f"grading {question.answer!r} against {question.gold!r}: {reply.reason}")
+            return _wrong(question, f"refused: {reply.reason}")
         case _:
-            return Verdict.invalid(f"grading failed: {reply.reason}")
+            return Verdict.invalid(f"grading {question.answer!r} failed: {reply.reason}")
 
 
 def _right(reason: str) -> Verdict:
     return Verdict.scored(1.0, reason=reason, feedback="Correct.", parts=_parts())
 
 
-def _wrong(
-    reason: str, feedback: str, gold: str, *, timed_out: bool = False, no_answer: bool = False
-) -> Verdict:
-    text = feedback if not no_answer else f"No answer was found. The reference answer is {gold[:_SHOWN]}."
-    return Verdict.scored(
-        0.0, reason=reason, feedback=text, parts=_parts(timed_out=timed_out, no_answer=no_answer)
-    )
+def _wrong(question: _Question, reason: str, *, timed_out: bool = False) -> Verdict:
+    given, gold = question.written_answer[:_SHOWN], question.written_gold[:_SHOWN]
+    text = f"The answer given is {given}. The reference answer is {gold}."
+    return Verdict.scored(0.0, reason=reason, feedback=text, parts=_parts(timed_out=timed_out))
+
+
+def _unreadable(gold: str, problem: str) -> Verdict:
+    return Verdict.invalid(f"the reference answer {gold[:_SHOWN]!r} {problem}")
 
 
 def _parts(*, timed_out: bool = False, no_answer: bool = False) -> dict[str, float]:
     return {"timed_out": float(timed_out), "no_answer": float(no_answer)}
-
-
-def _difference(answer: str, gold: str) -> str:
-    return f"The answer given is {answer[:_SHOWN]}. The reference answer is {gold[:_SHOWN]}."
