@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from turnpoint.errors import ModelError
 from turnpoint.models import embedded, fetch_embedded, load_model
@@ -109,11 +109,9 @@ def test_the_embedded_model_is_the_gguf_file(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("TURNPOINT_CACHE", str(tmp_path))
     loaded = load_model(EMBEDDED, device="cpu", dtype="float32")
     assert (loaded.context_length, loaded.stop_ids, loaded.decoder.vocab_size) == (8192, {2}, 49152)
-    file = fetch_embedded()
-    where: dict[str, Any] = {"gguf_file": file.name}
-    original = cast(Any, AutoTokenizer).from_pretrained(file.parent, **where)
-    model = cast(Any, AutoModelForCausalLM).from_pretrained(file.parent, dtype=torch.float32, **where)
-    again = cast(Any, AutoModelForCausalLM).from_pretrained(loaded.folder)
+    file, read = fetch_embedded(), cast(Any, AutoModelForCausalLM).from_pretrained
+    model = read(file.parent, gguf_file=file.name, dtype=torch.float32)
+    again = read(loaded.folder)
     ids = ChatRenderer(loaded.tokenizer, stop_ids=loaded.stop_ids).prompt(
         [Message(role="user", content="What is 3 + 4?")]
     )
@@ -121,5 +119,4 @@ def test_the_embedded_model_is_the_gguf_file(tmp_path: Path, monkeypatch: pytest
     assert torch.equal(again(input_ids=row).logits, model(input_ids=row).logits)
     for text in ("3 + 4 = 7\n\n\tdef f(x):", "naïve 漢字 🙂 \u200b", "<|im_end|> inside", " don 't . ", ""):
         encoded = loaded.tokenizer(text)["input_ids"]
-        assert encoded == original(text)["input_ids"]
         assert loaded.tokenizer.decode(encoded, clean_up_tokenization_spaces=False) == text
