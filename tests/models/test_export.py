@@ -78,7 +78,11 @@ def test_tokenizer_and_generation_config_are_the_sources_byte_for_byte(tmp_path:
 
 def test_a_tokenizer_object_is_saved(tmp_path: Path) -> None:
     policy = loaded(tmp_path / "source")
+    before = policy.decoder.model.generation_config
+    before.temperature = 0.6  # without do_sample: transformers would not save it
     folder = export_model(policy.decoder, tokenizer=tiny_tokenizer(), folder=tmp_path / "export")
+    assert policy.decoder.model.generation_config is before
+    assert load_model(folder, device="cpu", dtype="float32").stop_ids == {1}
     again = cast(Any, AutoTokenizer).from_pretrained(folder)
     assert again("odd \t text!")["input_ids"] == tiny_tokenizer()("odd \t text!")["input_ids"]
     assert again.chat_template == tiny_tokenizer().chat_template

@@ -94,7 +94,8 @@ class Decoder:
                 f"runs decoders whose layers all attend through transformers' attention interface"
             ) from error
         layout.check(name, self.config)
-        if not torch.allclose(hidden.float(), hidden.flip(0).float(), rtol=0.1, atol=0.1):
+        states = hidden.float()
+        if (states - states.flip(0)).norm() > 0.2 * states.norm():  # bfloat16: 0.01; deaf: 0.3
             raise ModelError(
                 f"{name} does not heed the positions it is given; turnpoint packs sequences by them"
             )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from pathlib import Path
 from typing import Any
+
+from transformers import GenerationConfig
 
 from turnpoint.errors import RunFolderError
 from turnpoint.models.decoder import Decoder
@@ -41,7 +44,7 @@ def export_model(decoder: Decoder, *, tokenizer: str | Path | Any, folder: str |
     try:
         with staged(folder, replace=True) as new:
             with quiet():
-                decoder.model.save_pretrained(new)
+                _savable(decoder.model).save_pretrained(new)
             _write_tokenizer(tokenizer, new)
             (new / MARK).write_text(json.dumps({"format": 1}) + "\n", encoding="utf-8")
     except OSError as error:
@@ -51,6 +54,20 @@ def export_model(decoder: Decoder, *, tokenizer: str | Path | Any, folder: str |
 
 def _may_replace(folder: Path) -> bool:
     return (folder / MARK).is_file() or not any(folder.iterdir())
+
+
+def _savable(model: Any) -> Any:
+    """Returns the model with a generation configuration that says where to stop and nothing else.
+
+    transformers loads a configuration that mixes greedy with sampling options, as some hub models have it,
+    but refuses to save one.
+    """
+    view = copy.copy(model)
+    given = model.generation_config
+    view.generation_config = GenerationConfig(
+        bos_token_id=given.bos_token_id, eos_token_id=given.eos_token_id, pad_token_id=given.pad_token_id
+    )
+    return view
 
 
 def _write_tokenizer(tokenizer: Any, folder: Path) -> None:

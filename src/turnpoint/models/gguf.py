@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -73,6 +74,14 @@ def _convert(file: Path, folder: Path) -> None:
     with quiet():
         _plain_copy(model).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+    _drop_foreign_tokens(folder / "tokenizer.json", rows=model.get_input_embeddings().weight.shape[0])
+
+
+def _drop_foreign_tokens(file: Path, *, rows: int) -> None:
+    """Removes added tokens that the model has no row for: transformers starts from GPT-2's special token."""
+    tree = json.loads(file.read_text(encoding="utf-8"))
+    tree["added_tokens"] = [token for token in tree["added_tokens"] if token["id"] < rows]
+    file.write_text(json.dumps(tree, ensure_ascii=False), encoding="utf-8")
 
 
 def _plain_copy(model: Any) -> Any:
