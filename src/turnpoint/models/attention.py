@@ -25,7 +25,7 @@ class AttentionCall:
     layer: int
     query: Tensor  # [H, T, D]
     key: Tensor  # [Hkv, T, D]
-    value: Tensor  # [Hkv, T, D]
+    value: Tensor  # [Hkv, T, Dv]; Dv = D but in latent attention
     scaling: float
     window: int | None  # a token sees the `window` tokens up to and including itself
     softcap: float | None  # logits -> softcap * tanh(logits / softcap)
@@ -37,14 +37,14 @@ class AttentionLayout(ABC):
 
     @abstractmethod
     def attend(self, call: AttentionCall) -> Tensor:
-        """Returns the attention output, [H, T, D]."""
+        """Returns the attention output, [H, T, Dv]."""
 
 
 class CausalLayout(AttentionLayout):
     """One sequence without a cache: the reference that every other layout must equal."""
 
     def attend(self, call: AttentionCall) -> Tensor:
-        """Returns causal (and windowed) attention, [H, T, D]."""
+        """Returns causal (and windowed) attention, [H, T, Dv]."""
         index = torch.arange(call.query.shape[1], device=call.query.device)
         return masked_attention(call, call.key, call.value, visible(index, index, call.window))
 
@@ -57,10 +57,11 @@ def visible(query_positions: Tensor, key_positions: Tensor, window: int | None) 
 
 
 def masked_attention(call: AttentionCall, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """Returns softmax(q k' * scaling) v over the keys that `mask` [Q, K] shows, [H, Q, D].
+    """Returns softmax(q k' * scaling) v over the keys that `mask` [Q, K] shows, [H, Q, Dv].
 
-    `key`, `value` [Hkv, K, D] may include cached ones. Written out, so that softcap and sinks are honoured
-    and so that it has a backward that is fast on CPUs; a query that sees no key is a programming error.
+    `key` [Hkv, K, D] and `value` [Hkv, K, Dv] may include cached ones. Written out, so that softcap and
+    sinks are honoured and so that it has a backward that is fast on CPUs; a query that sees no key is a
+    programming error.
     """
     heads, length, dim = call.query.shape
     kv_heads = key.shape[0]
@@ -75,14 +76,14 @@ def masked_attention(call: AttentionCall, key: Tensor, value: Tensor, mask: Tens
     else:
         probs = torch.softmax(logits, dim=-1)
     output = torch.matmul(probs.to(value.dtype), value.unsqueeze(1))
-    return output.reshape(heads, length, dim)
+    return output.reshape(heads, length, value.shape[-1])
 
 
 def _attention(
     module: nn.Module,
     query: Tensor,  # [1, H, T, D]
     key: Tensor,  # [1, Hkv, T, D]
-    value: Tensor,  # [1, Hkv, T, D]
+    value: Tensor,  # [1, Hkv, T, Dv]
     attention_mask: Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
