@@ -7,8 +7,7 @@ Importing this module loads neither torch nor transformers.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
@@ -24,8 +23,8 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
+from turnpoint import _explain
 from turnpoint.errors import RecipeError
 
 
@@ -201,7 +200,8 @@ class LossConfig(Recipe):
     """PPO-clip and how tokens are averaged over one optimiser step."""
 
     objective: Literal["ppo_clip"] = "ppo_clip"
-    clip_low: PositiveFloat = 0.2
+    clip_low: Annotated[PositiveFloat, Field(le=1)] = 0.2
+    """The ratio is bounded below by 1 - clip_low; 1 lets it fall freely."""
     clip_high: PositiveFloat = 0.28
     aggregation: Literal["token", "sequence", "constant"] = "token"
     """token: mean over all trained tokens of the step. sequence: mean over rollouts of their token means.
@@ -317,12 +317,17 @@ def parse_recipe(tree: Mapping[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(tree)
     except ValidationError as error:
-        raise RecipeError("; ".join(_lines(error.errors(include_url=False)))) from error
+        raise RecipeError("; ".join(_explain.explain(error.errors(include_url=False), RunConfig))) from error
 
 
 def dump_recipe(config: RunConfig) -> str:
     """Returns the resolved recipe as YAML; loading it gives an equal recipe."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def all_keys() -> list[str]:
+    """Returns the dotted names of all keys that a recipe can hold."""
+    return _explain.all_keys(RunConfig)
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:
@@ -341,54 +346,3 @@ def _apply(tree: dict[str, Any], override: str) -> None:
             raise RecipeError(f"override {override!r}: {section!r} holds a value, not a section")
         node = cast(dict[str, Any], inner)
     node[last] = value
-
-
-def _lines(details: list[ErrorDetails]) -> Iterator[str]:
-    for detail in details:
-        location = [part for part in detail["loc"] if isinstance(part, int) or part not in _KINDS]
-        where = ".".join(str(part) for part in location) or "recipe"
-        match detail["type"]:
-            case "extra_forbidden":
-                yield f"{where}: unknown key{_suggestion(str(location[-1]))}"
-            case "missing":
-                yield f"{where}: missing"
-            case "union_tag_not_found":
-                yield f"{where}: needs a kind: {detail['ctx']['discriminator']} is missing"  # type: ignore[typeddict-item]
-            case "value_error":
-                yield f"{where}: {detail['msg'].removeprefix('Value error, ')}".removeprefix("recipe: ")
-            case _:
-                yield f"{where} = {detail['input']!r}: {detail['msg']}"
-
-
-_KINDS = {"jsonl", "parquet", "hub", "reasoning_gym", "chat", "few_shot", "math", "function"}
-
-# What people bring from elsewhere and why it is not here.
-_REFUSED = {
-    "top_p": "the training law would differ from the sampled one; rollouts are drawn from the whole law",
-    "top_k": "the training law would differ from the sampled one; rollouts are drawn from the whole law",
-    "min_p": "the training law would differ from the sampled one; rollouts are drawn from the whole law",
-}
-
-
-def _suggestion(key: str) -> str:
-    if key in _REFUSED:
-        return f" ({_REFUSED[key]})"
-    known = {path.rsplit(".", 1)[-1]: path for path in all_keys()}
-    near = difflib.get_close_matches(key.replace("-", "_"), known, n=1, cutoff=0.6)
-    return f"; did you mean {known[near[0]]}?" if near else ""
-
-
-def all_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> list[str]:
-    """Returns the dotted names of all keys that a recipe can hold."""
-    keys: list[str] = []
-    for name, info in section.model_fields.items():
-        keys.append(f"{prefix}{name}")
-        for inner in _sections(info.annotation):
-            keys.extend(all_keys(inner, f"{prefix}{name}."))
-    return list(dict.fromkeys(keys))
-
-
-def _sections(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type):
-        return [annotation] if issubclass(annotation, BaseModel) else []
-    return [section for part in getattr(annotation, "__args__", ()) for section in _sections(part)]

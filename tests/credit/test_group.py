@@ -1,10 +1,12 @@
-"""Group advantages: hand values, a naive loop, degenerate groups, and what each baseline does to a gradient."""
+"""Group advantages: hand values, a naive loop, degenerate groups, what each baseline does to a gradient."""
 
 from __future__ import annotations
 
+import doctest
 import itertools
 import math
 import statistics
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.records import branched_group, flat_group
-from turnpoint.credit import GroupAdvantage, group_advantages
+from turnpoint.credit import GroupAdvantage, group, group_advantages
 from turnpoint.protocols import Advantage
 from turnpoint.types import Verdict
 
@@ -33,6 +35,10 @@ def naive(rewards: list[float], valid: list[bool], baseline: str, scale: str) ->
         spread = statistics.pstdev(kept) + 1e-6 if scale == "std" else 1.0
         result.append((reward - base) / spread)
     return result
+
+
+def test_example_in_the_docstring() -> None:
+    assert doctest.testmod(group) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +94,7 @@ def test_equal_rewards_give_exact_zeros(baseline: str, scale: str, reward: float
 @pytest.mark.parametrize("baseline", BASELINES)
 @pytest.mark.parametrize("scale", SCALES)
 def test_degenerate_groups_are_zero_not_nan(baseline: str, scale: str) -> None:
-    names = {"baseline": baseline, "scale": scale}
+    names: Any = {"baseline": baseline, "scale": scale}
     nan = math.nan
     assert group_advantages([], **names).tolist() == []
     assert group_advantages([3.0], **names).tolist() == [0.0]

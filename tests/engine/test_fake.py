@@ -18,13 +18,19 @@ from turnpoint.protocols import Completion, Engine, GenerateRequest, ScoreReques
 from turnpoint.types import FinishReason, token_array
 
 
-def generate(engine: FakeEngine, id: str = "r", prompt: tuple[int, ...] = (1, 2), **options: Any) -> Completion:
+def generate(
+    engine: FakeEngine, id: str = "r", prompt: tuple[int, ...] = (1, 2), **options: Any
+) -> Completion:
     options = {"max_tokens": 8, **options}
-    return asyncio.run(engine.generate(GenerateRequest(id=id, prompt_ids=token_array(list(prompt)), **options)))
+    return asyncio.run(
+        engine.generate(GenerateRequest(id=id, prompt_ids=token_array(list(prompt)), **options))
+    )
 
 
 def score(engine: FakeEngine, ids: tuple[int, ...], start: int = 1, **options: Any) -> Scores:
-    return asyncio.run(engine.score(ScoreRequest(id="s", token_ids=token_array(list(ids)), start=start, **options)))
+    return asyncio.run(
+        engine.score(ScoreRequest(id="s", token_ids=token_array(list(ids)), start=start, **options))
+    )
 
 
 def test_implements_the_seams() -> None:
@@ -94,7 +100,9 @@ def test_what_was_not_asked_is_none() -> None:
 def test_draws_depend_on_seed_and_request_alone() -> None:
     async def crowd() -> list[Completion]:
         engine = FakeEngine()
-        requests = [GenerateRequest(id=f"{i}", prompt_ids=token_array([1, 2]), max_tokens=8) for i in range(6)]
+        requests = [
+            GenerateRequest(id=f"{i}", prompt_ids=token_array([1, 2]), max_tokens=8) for i in range(6)
+        ]
         return await asyncio.gather(*(engine.generate(request) for request in requests))
 
     together = asyncio.run(crowd())

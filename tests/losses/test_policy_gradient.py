@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from turnpoint.losses import policy_gradient_loss, sequence_weights
-from turnpoint.metrics import merge_metrics, metric_values
+from turnpoint.metrics import Metrics, merge_metrics, metric_values
 from turnpoint.protocols import Loss
 
 
@@ -31,20 +31,21 @@ def batch(n: int, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[
 
 def value_and_gradient(tokens: dict[str, Any], denominator: float = 7.0) -> tuple[Tensor, Tensor]:
     loss, _ = policy_gradient_loss(**tokens, denominator=denominator)
-    return loss.detach(), torch.autograd.grad(loss, tokens["logprobs"])[0]
+    leaf: Tensor = tokens["logprobs"]
+    return loss.detach(), torch.autograd.grad(loss, leaf)[0]
 
 
 def select(tokens: dict[str, Any], index: Tensor) -> dict[str, Any]:
     """Returns the tokens at `index`, with a fresh leaf for the gradient."""
-    return {
-        name: t.detach()[index].clone().requires_grad_(name == "logprobs") for name, t in tokens.items()
-    }
+    return {name: t.detach()[index].clone().requires_grad_(name == "logprobs") for name, t in tokens.items()}
 
 
 def loop(tokens: dict[str, Any], denominator: float, low: float = 0.2, high: float = 0.28) -> float:
     """The equation of the docstring, one token at a time."""
     total = 0.0
-    columns = [tokens[name].tolist() for name in ("logprobs", "old_logprobs", "advantages", "mask", "weights")]
+    columns = [
+        tokens[name].tolist() for name in ("logprobs", "old_logprobs", "advantages", "mask", "weights")
+    ]
     for logprob, old, advantage, kept, weight in zip(*columns, strict=True):
         if kept:
             ratio = math.exp(logprob - old)
@@ -102,9 +103,11 @@ def test_shape_does_not_matter() -> None:
 def test_numerical_gradient() -> None:
     tokens = batch(30)
     logprobs = tokens.pop("logprobs")
-    assert torch.autograd.gradcheck(
-        lambda x: policy_gradient_loss(logprobs=x, **tokens, denominator=7.0)[0], logprobs
-    )
+
+    def loss_of(values: Tensor) -> Tensor:
+        return policy_gradient_loss(logprobs=values, **tokens, denominator=7.0)[0]
+
+    assert torch.autograd.gradcheck(loss_of, logprobs)
 
 
 @pytest.mark.parametrize(
@@ -231,11 +234,13 @@ def test_micro_batches_add_up_to_the_step(aggregation: str, micro_batches: list[
     whole_value, whole_gradient = value_and_gradient(tokens, denominator)
     whole_metrics = policy_gradient_loss(**tokens, denominator=denominator)[1]
 
-    sequences = torch.arange(sum(lengths)).split(lengths)
-    groups = [list(part) for part in torch.arange(8).split(micro_batches)]
-    value, gradient, metrics = torch.zeros((), dtype=torch.float64), torch.zeros_like(whole_gradient), []
-    for group in groups:
-        index = torch.cat([sequences[i] for i in group]) if group else torch.arange(0)
+    value, gradient = torch.zeros((), dtype=torch.float64), torch.zeros_like(whole_gradient)
+    metrics: list[Metrics] = []
+    sequence = token = 0
+    for size in micro_batches:
+        count = sum(lengths[sequence : sequence + size])
+        index = torch.arange(token, token + count)
+        sequence, token = sequence + size, token + count
         part = select(tokens, index)
         part_value, part_gradient = value_and_gradient(part, denominator)
         value, gradient = value + part_value, gradient.index_add(0, index, part_gradient)

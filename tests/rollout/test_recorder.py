@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import resource
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,9 @@ def test_nothing_of_a_group_is_lost() -> None:
     names = {field.name for field in dataclasses.fields(Member)} - {"verdict"}
     names |= {field.name for field in dataclasses.fields(Verdict)}
     assert set(record["members"][0]) == names
-    assert set(record["segments"][0]) == {f.name for f in dataclasses.fields(branched_group().tree.segments[0])}
+    assert set(record["segments"][0]) == {
+        f.name for f in dataclasses.fields(branched_group().tree.segments[0])
+    }
     assert set(record["task"]) == {field.name for field in dataclasses.fields(Task)}
     assert record["members"][2]["origin"] == {
         "root": 0,
@@ -90,7 +92,9 @@ def test_logprobs_come_back_bit_for_bit(tmp_path: Path) -> None:
     assert back.tree.segments[leaf].policy_version == 2**40
 
 
-text = st.text(st.one_of(st.characters(), st.characters(categories=["Cs"], max_codepoint=0xDBFF)), max_size=20)
+text = st.text(
+    st.one_of(st.characters(), st.characters(categories=["Cs"], max_codepoint=0xDBFF)), max_size=20
+)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | text,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
@@ -136,7 +140,8 @@ def test_any_text_and_number_comes_back(
 
 
 @pytest.mark.parametrize(
-    "odd", ["\ud83d", "\udc80 tail", "a\0b", "\x85\u2028\u2029\x0b\x0c\x1c", "\U0001f600\u202e", "x" * 1_000_000]
+    "odd",
+    ["\ud83d", "\udc80 tail", "a\0b", "\x85\u2028\u2029\x0b\x0c\x1c", "\U0001f600\u202e", "x" * 1_000_000],
 )
 def test_odd_text_survives_the_file(tmp_path: Path, odd: str) -> None:
     path = tmp_path / "rollouts.jsonl"
@@ -231,7 +236,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 @contextmanager
-def file_size_limit(limit: int) -> Iterator[None]:
+def file_size_limit(limit: int) -> Generator[None]:
     """A full disk, as one process can have it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
@@ -247,7 +252,7 @@ def test_a_full_disk_loses_nothing_already_written(tmp_path: Path) -> None:
         writer.write(SOLVED)
         with (
             file_size_limit(path.stat().st_size + 100),
-            pytest.raises(RunFolderError, match="rollouts.jsonl: cannot write rollouts: File too large"),
+            pytest.raises(RunFolderError, match=r"rollouts\.jsonl: cannot write rollouts: File too large"),
         ):
             writer.write(branched_group())
         assert list(read_groups(path)) == [SOLVED]  # no torn line either

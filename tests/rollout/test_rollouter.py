@@ -111,7 +111,7 @@ def test_a_path_is_what_the_engine_saw() -> None:
 
 def test_settings_reach_the_engine() -> None:
     def texts(**changes: int | float) -> list[str]:
-        group = asyncio.run(rollouter(FakeEngine(), **changes).group(task(), group_id="0/0"))
+        group = asyncio.run(rollouter(FakeEngine(), None, **changes).group(task(), group_id="0/0"))
         return [member.text for member in group.members]
 
     base = texts()
@@ -241,12 +241,18 @@ def test_first_error_ends_everything(fault: str) -> None:
 
 def test_cancelling_collect_leaves_nothing() -> None:
     engine = FakeEngine(delays={f"0/0/{m}": 60.0 for m in range(3)})
-    verifier = HasB(before=lambda task, text: 60.0)
+    verifying = asyncio.Event()
+
+    def never_ends(task: Task, text: str) -> float:
+        if verifier.running == 3:
+            verifying.set()
+        return 60.0
+
+    verifier = HasB(before=never_ends)
 
     async def run() -> None:
         collecting = asyncio.create_task(rollouter(engine, verifier).collect([task()], step=0))
-        while verifier.running < 3:
-            await asyncio.sleep(0.001)
+        await verifying.wait()
         assert len(engine.running) == 3
         collecting.cancel()
         with pytest.raises(asyncio.CancelledError):

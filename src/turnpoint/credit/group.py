@@ -58,8 +58,9 @@ def group_advantages(
         raise ValueError(f"a valid member needs a finite reward, got {exact.tolist()}")
     advantages = torch.zeros_like(exact)
     advantages[kept] = _compared(exact[kept], baseline, scale)
-    floating = isinstance(rewards, Tensor) and rewards.is_floating_point()
-    return advantages.to(rewards.dtype if floating else torch.get_default_dtype())
+    if isinstance(rewards, Tensor) and rewards.is_floating_point():
+        return advantages.to(rewards.dtype)
+    return advantages.to(torch.get_default_dtype())
 
 
 def _compared(rewards: Tensor, baseline: str, scale: str) -> Tensor:

@@ -1,0 +1,109 @@
+"""What pydantic found wrong with a recipe, as one line each that names the key and the way out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+Section = type[BaseModel]
+
+_ONE_LAW = "the training law would differ from the sampled one; rollouts are drawn from the whole law"
+_REFUSED = dict.fromkeys(("top_p", "top_k", "min_p"), _ONE_LAW)  # what people bring from elsewhere
+
+
+def explain(details: Iterable[ErrorDetails], root: Section) -> Iterator[str]:
+    """Yields one line per finding about a recipe of type `root`."""
+    for detail in details:
+        yield " ".join(_line(detail, root).split())
+
+
+def all_keys(root: Section, prefix: str = "") -> list[str]:
+    """Returns the dotted names of all keys that a `root` can hold, of every kind, without repetition."""
+    keys: list[str] = []
+    for name, info in root.model_fields.items():
+        keys.append(prefix + name)
+        for inner in _sections(info.annotation):
+            keys.extend(all_keys(inner, f"{prefix}{name}."))
+    return list(dict.fromkeys(keys))
+
+
+def _line(detail: ErrorDetails, root: Section) -> str:
+    names, kind = _locate(detail["loc"], root)
+    where = ".".join(names)
+    value = repr(detail["input"])
+    match detail["type"]:
+        case "extra_forbidden":
+            return f"{where}: unknown key{_way_out(names, kind, root)}"
+        case "missing":
+            return f"{where}: missing"
+        case "union_tag_not_found":
+            return f"{where}.kind: missing; it is one of {', '.join(_kinds(_at(names, root)))}"
+        case "union_tag_invalid":
+            tag = detail["input"]["kind"]
+            return f"{where}.kind = {tag!r}: it is one of {', '.join(_kinds(_at(names, root)))}"
+        case "model_type" | "model_attributes_type":
+            return f"{where} = {value}: expected keys and values"
+        case "tuple_type":
+            return f"{where} = {value}: expected a list"
+        case "value_error":
+            message = detail["msg"].removeprefix("Value error, ")
+            return f"{where}: {message}" if where else message
+        case _:
+            return f"{where} = {value}: {detail['msg']}"
+
+
+def _locate(location: Sequence[int | str], root: Section) -> tuple[list[str], str | None]:
+    """Returns the names of a place, and the kind that pydantic chose on the way and put among them."""
+    names, kind, choices = list[str](), None, [root]
+    for part in location:
+        if len(choices) > 1:
+            kind = str(part)
+            choices = [section for section in choices if _kinds([section]) == [kind]]
+        else:
+            names.append(str(part))
+            choices = [inner for section in choices for inner in _inner(section, str(part))]
+    return names, kind
+
+
+def _at(names: Sequence[str], root: Section) -> list[Section]:
+    """Returns the sections of every kind that can stand at a place."""
+    choices = [root]
+    for name in names:
+        choices = [inner for section in choices for inner in _inner(section, name)]
+    return choices
+
+
+def _inner(section: Section, name: str) -> list[Section]:
+    return _sections(section.model_fields[name].annotation) if name in section.model_fields else []
+
+
+def _sections(annotation: Any) -> list[Section]:
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    return [section for part in getattr(annotation, "__args__", ()) for section in _sections(part)]
+
+
+def _kinds(sections: Iterable[Section]) -> list[str]:
+    return [str(section.model_fields["kind"].annotation.__args__[0]) for section in sections]  # type: ignore[union-attr]
+
+
+def _way_out(names: Sequence[str], kind: str | None, root: Section) -> str:
+    *place, key = names
+    if key in _REFUSED:
+        return f" ({_REFUSED[key]})"
+    here = _at(place, root)
+    owners = [section for section in here if key in section.model_fields]
+    if owners:
+        return f" of kind {kind}; it belongs to kind {' or '.join(_kinds(owners))}"
+    own = {name: ".".join([*place, name]) for section in here for name in section.model_fields}
+    # the outermost key of a name comes first and must win
+    everywhere = {path.rpartition(".")[2]: path for path in reversed(all_keys(root))}
+    for known in (own, everywhere):
+        near = difflib.get_close_matches(key.replace("-", "_"), known, n=1, cutoff=0.6)
+        if near:
+            return f"; did you mean {known[near[0]]}?"
+    return ""

@@ -1,0 +1,322 @@
+"""Recipes: what is accepted comes back the same, what is refused is refused in one line with a way out."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel
+
+from turnpoint import config
+from turnpoint.config import RunConfig, all_keys, dump_recipe, load_recipe, parse_recipe
+from turnpoint.errors import RecipeError
+
+MINIMAL: dict[str, Any] = {"tasks": {"kind": "jsonl", "path": "tasks.jsonl"}}
+
+# One valid value per key that has no default or whose default is None.
+FULL: dict[str, Any] = {
+    "name": "full",
+    "tasks": {"kind": "hub", "path": "gsm8k", "subset": "main", "split": "test", "limit": 5},
+    "prompt": {"kind": "few_shot", "shots": 2, "template": "{question}: {answer}", "separator": "\n#\n"},
+    "verifier": {"kind": "function", "path": "judge.py:grade"},
+    "sampling": {"temperature": 0.7, "stop": ["\n\n", "Q:"]},
+    "optimizer": {"learning_rate": 3e-4, "schedule": "cosine", "warmup_steps": 3, "betas": [0.8, 0.9]},
+    "training": {"steps": 20, "save_every": 5},
+    "evaluation": {"tasks": 8, "every": 4},
+}
+
+
+def refusal(tree: dict[str, Any]) -> str:
+    with pytest.raises(RecipeError) as error:
+        parse_recipe(tree)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def changed(**sections: Any) -> dict[str, Any]:
+    """Returns the minimal recipe with other values; a dict is merged into the section of that name."""
+    tree = copy.deepcopy(MINIMAL)
+    for name, value in sections.items():
+        old = tree.get(name)
+        tree[name] = {**old, **value} if isinstance(value, dict) and isinstance(old, dict) else value
+    return tree
+
+
+# --- accepted -----------------------------------------------------------------------------------
+
+
+def test_defaults_are_the_stated_method() -> None:
+    recipe = parse_recipe(MINIMAL)
+    assert (recipe.advantage.baseline, recipe.advantage.scale) == ("mean", "none")
+    assert (recipe.loss.clip_low, recipe.loss.clip_high, recipe.loss.aggregation) == (0.2, 0.28, "token")
+    assert (recipe.sampling.temperature, recipe.optimizer.learning_rate) == (1.0, 1e-6)
+    assert recipe.evaluation is None
+
+
+@pytest.mark.parametrize("tree", [MINIMAL, FULL])
+def test_yaml_round_trip(tmp_path: Path, tree: dict[str, Any]) -> None:
+    recipe = parse_recipe(tree)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(dump_recipe(recipe), encoding="utf-8")
+    assert load_recipe(path) == recipe
+    assert dump_recipe(load_recipe(path)) == dump_recipe(recipe)
+
+
+def test_the_resolved_form_names_every_key() -> None:
+    tree = parse_recipe(FULL).model_dump(mode="json")
+    for key in all_keys():
+        node: Any = tree
+        *sections, last = key.split(".")
+        for section in sections:
+            node = node[section]
+        mine = type_at(sections, parse_recipe(FULL)).model_fields
+        assert (last in node) == (last in mine), key
+
+
+def type_at(names: list[str], recipe: BaseModel) -> type[BaseModel]:
+    for name in names:
+        recipe = getattr(recipe, name)
+    return type(recipe)
+
+
+def test_numbers_as_people_write_them_in_yaml(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("tasks: {kind: jsonl, path: a}\noptimizer: {learning_rate: 1e-6}\n", encoding="utf-8")
+    assert load_recipe(path, ["loss.clip_high=3e-1"]).optimizer.learning_rate == 1e-6
+    assert load_recipe(path, ["loss.clip_high=3e-1"]).loss.clip_high == 0.3
+
+
+def test_recipes_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        parse_recipe(MINIMAL).training.steps = 3  # type: ignore[misc]
+
+
+# --- keys and sections --------------------------------------------------------------------------
+
+SECTIONS = [
+    section
+    for section in vars(config).values()
+    if isinstance(section, type) and issubclass(section, config.Recipe) and section is not config.Recipe
+]
+KEYS = sorted({name for section in SECTIONS for name in section.model_fields})
+
+
+def sample(annotation: Any) -> Any:
+    """Returns some value of a field's type, to get past its own validation."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)[0]
+    return {int: 3, float: 0.5, str: "x", bool: True}.get(annotation)
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
+def test_every_key_is_accepted_by_exactly_its_section(section: type[BaseModel]) -> None:
+    own = {name: sample(info.annotation) for name, info in section.model_fields.items()}
+    for key in [*KEYS, "nonsense"]:
+        with pytest.raises(ValueError, match=r".*") as error:
+            section.model_validate({**own, key: object(), "surely_unknown": 1})
+        unknown = {d["loc"][0] for d in error.value.errors() if d["type"] == "extra_forbidden"}  # type: ignore[attr-defined]
+        assert (key in unknown) == (key not in section.model_fields), key
+
+
+def test_all_keys_are_all_keys() -> None:
+    keys = all_keys()
+    assert len(keys) == len(set(keys))
+    assert {key.rpartition(".")[2] for key in keys} == set(KEYS)
+    assert {"tasks.subset", "tasks.options", "prompt.shots", "verifier.timeout", "evaluation.every"} <= set(
+        keys
+    )
+
+
+# --- refused ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"trainig": {"steps": 3}}, "trainig: unknown key; did you mean training?"),
+        ({"training": {"step": 3}}, "training.step: unknown key; did you mean training.steps?"),
+        ({"learning_rate": 1}, "learning_rate: unknown key; did you mean optimizer.learning_rate?"),
+        ({"learning-rate": 1}, "learning-rate: unknown key; did you mean optimizer.learning_rate?"),
+        ({"task": MINIMAL["tasks"]}, "task: unknown key; did you mean tasks?"),
+        ({"evaluation": {"task": 3}}, "evaluation.task: unknown key; did you mean evaluation.tasks?"),
+        ({"zzz": 1}, "zzz: unknown key"),
+        ({"tasks": {"subset": "x"}}, "tasks.subset: unknown key of kind jsonl; it belongs to kind hub"),
+        (
+            {"prompt": {"kind": "few_shot", "thinking": True}},
+            "prompt.thinking: unknown key of kind few_shot; it belongs to kind chat",
+        ),
+        (
+            {"verifier": {"kind": "function", "path": "a:b", "workers": 2}},
+            "verifier.workers: unknown key of kind function; it belongs to kind math",
+        ),
+        ({"tasks": {"subsett": "x"}}, "tasks.subsett: unknown key; did you mean tasks.subset?"),
+        # keys that are called like a kind
+        ({"hub": 3}, "hub: unknown key"),
+        ({"tasks": {"hub": 3}}, "tasks.hub: unknown key"),
+        ({"parquet": {"a": 1}}, "parquet: unknown key"),
+    ],
+)
+def test_unknown_keys_come_with_a_way_out(sections: dict[str, Any], message: str) -> None:
+    assert refusal(changed(**sections)) == message
+
+
+@pytest.mark.parametrize("key", ["top_p", "top_k", "min_p"])
+def test_truncated_sampling_is_refused_with_the_reason(key: str) -> None:
+    assert refusal(changed(sampling={key: 1})) == (
+        f"sampling.{key}: unknown key (the training law would differ from the sampled one; rollouts are "
+        "drawn from the whole law)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"tasks": {"kind": "json"}}, "tasks.kind = 'json': it is one of jsonl, parquet, hub, reasoning_gym"),
+        ({"tasks": {"kind": None}}, "tasks.kind = None: it is one of jsonl, parquet, hub, reasoning_gym"),
+        ({"prompt": {"shots": 3}}, "prompt.kind: missing; it is one of chat, few_shot"),
+        ({"tasks": 3}, "tasks = 3: expected keys and values"),
+        ({"training": None}, "training = None: expected keys and values"),
+        ({"training": {"steps": 0}}, "training.steps = 0: Input should be greater than 0"),
+        ({"sampling": {"temperature": 0}}, "sampling.temperature = 0: Input should be greater than 0"),
+        ({"sampling": {"stop": "\n"}}, r"sampling.stop = '\n': expected a list"),
+        ({"sampling": {"stop": ["a", 3]}}, "sampling.stop.1 = 3: Input should be a valid string"),
+        ({"loss": {"clip_low": 1.5}}, "loss.clip_low = 1.5: Input should be less than or equal to 1"),
+        ({"loss": {"objective": "gspo"}}, "loss.objective = 'gspo': Input should be 'ppo_clip'"),
+        (
+            {"optimizer": {"learning_rate": float("nan")}},
+            "optimizer.learning_rate = nan: Input should be a finite number",
+        ),
+        (
+            {"optimizer": {"betas": [0.9, 1.0]}},
+            "optimizer: betas must lie in [0, 1), got [0.9, 1.0]",
+        ),
+        ({"verifier": {"kind": "function"}}, "verifier.path: missing"),
+        (
+            {"prompt": {"kind": "few_shot", "template": "{question}"}},
+            "prompt: template must contain {question} and end with {answer}",
+        ),
+        ({"name": "a/b"}, "name = 'a/b': String should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'"),
+        (
+            {"rollout": {"samples_per_prompt": 1}},
+            "rollout.samples_per_prompt = 1: a group of one has no baseline to be compared with and every "
+            "advantage is 0; use 2 or more",
+        ),
+        (
+            {"verifier": {"kind": "reasoning_gym"}},
+            "verifier.kind = reasoning_gym scores only reasoning_gym tasks, not jsonl",
+        ),
+        (
+            {"optimizer": {"warmup_steps": 100}},
+            "optimizer.warmup_steps = 100 leaves nothing of training.steps = 100",
+        ),
+        (
+            {"tasks": {"limit": 0, "no": 1}},
+            "tasks.limit = 0: Input should be greater than 0; tasks.no: unknown key",
+        ),
+    ],
+)
+def test_bad_values_are_named(sections: dict[str, Any], message: str) -> None:
+    assert refusal(changed(**sections)) == message
+
+
+def test_what_is_missing_is_named() -> None:
+    assert refusal({}) == "tasks: missing"
+    assert refusal({"tasks": {"kind": "jsonl"}}) == "tasks.path: missing"
+
+
+def test_odd_keys_stay_on_one_line() -> None:
+    assert refusal(changed(**{"a\nb": 1})) == "a b: unknown key"
+    assert refusal({**MINIMAL, 3: 4}) == "3 = 3: Keys should be strings"  # type: ignore[dict-item]
+
+
+# --- files and overrides ------------------------------------------------------------------------
+
+
+def load(tmp_path: Path, *overrides: str, text: str = "tasks: {kind: jsonl, path: a}\n") -> RunConfig:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_recipe(path, overrides)
+
+
+def test_overrides_change_values_in_order(tmp_path: Path) -> None:
+    recipe = load(
+        tmp_path,
+        "training.steps=20",
+        "training.steps=30",
+        "sampling.stop=['a=b', \"\\n\"]",
+        "optimizer.betas=[0.5, 0.6]",
+        "evaluation.tasks=4",
+        "training.save_every=null",
+        "tasks={kind: hub, path: gsm8k}",
+        "tasks.subset=main",
+    )
+    assert recipe.training.steps == 30
+    assert recipe.sampling.stop == ("a=b", "\n")
+    assert recipe.optimizer.betas == (0.5, 0.6)
+    assert recipe.evaluation is not None
+    assert recipe.evaluation.tasks == 4
+    assert recipe.training.save_every is None
+    assert recipe.tasks == config.HubTasks(kind="hub", path="gsm8k", subset="main")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.steps", "override 'training.steps': expected key=value, for example training.steps=20"),
+        ("=3", "override '=3': expected key=value, for example training.steps=20"),
+        ("training.steps=[", "override 'training.steps=[': '[' is not a value"),
+        ("tasks.path.x=1", "override 'tasks.path.x=1': 'path' holds a value, not a section"),
+        ("training.steps=", "training.steps = None: Input should be a valid integer"),
+        ("training.stepz=3", "training.stepz: unknown key; did you mean training.steps?"),
+        ("tasks.kind=hub", "tasks.kind = "),
+    ],
+)
+def test_bad_overrides_are_named(tmp_path: Path, override: str, message: str) -> None:
+    if override == "tasks.kind=hub":
+        assert load(tmp_path, override).tasks.kind == "hub"
+        return
+    with pytest.raises(RecipeError) as error:
+        load(tmp_path, override)
+    assert str(error.value) == message
+
+
+def test_overrides_do_not_change_the_file(tmp_path: Path) -> None:
+    load(tmp_path, "training.steps=20")
+    assert load_recipe(tmp_path / "recipe.yaml").training.steps == 100
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"tasks: [", "not YAML"),
+        (b"- a\n- b\n", "expected keys and values, got list"),
+        (b"", "expected keys and values, got NoneType"),
+        (b"\xff\xfe\x00", "codec can't decode"),
+    ],
+)
+def test_files_that_are_no_recipe(tmp_path: Path, content: bytes, why: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_bytes(content)
+    with pytest.raises(RecipeError, match=why) as error:
+        load_recipe(path)
+    assert str(error.value).startswith(f"recipe {path}: ")
+    assert "\n" not in str(error.value)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(RecipeError, match=f"recipe {path}: "):
+            load_recipe(path)
+
+
+def test_importing_stays_light() -> None:
+    code = "import sys, turnpoint.config; print({'torch', 'transformers', 'numpy'} & set(sys.modules))"
+    source = str(Path(config.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": source}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"
