@@ -184,6 +184,8 @@ DIFFERENT: list[tuple[str, str]] = [
     (r"\infty", r"\infty+1"),
     ("x", r"\sqrt{x^2}"),
     ("x", r"x+10^{-60}"),
+    (r"\sqrt{2}", r"\sqrt{2}+10^{-200}"),
+    (r"\sin x", r"\sin x+10^{-90}"),
     ("xy", "x+y"),
     ("x_1", "x_2"),
     ("x_{1}", "x"),

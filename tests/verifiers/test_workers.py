@@ -250,7 +250,7 @@ def test_closing_ends_all_processes_and_answers_everyone() -> None:
         pool.call("echo", 1)
 
 
-@pytest.mark.parametrize("deed", ["echo", "hang", "hold"])
+@pytest.mark.parametrize("deed", ["echo", "hang", pytest.param("hold", marks=pytest.mark.slow)])
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path, deed: str) -> None:
     script = f"""
 import sys, threading

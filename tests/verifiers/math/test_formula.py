@@ -93,7 +93,7 @@ def test_values_match_an_independent_evaluation() -> None:
     rng = random.Random(5)
     arithmetic = Symbolic()
     checked = 0
-    for _ in range(60):
+    for _ in range(30):
         text, value, _ = random_formula(rng, rng.randint(1, 3))
         try:
             expected = value()
@@ -106,4 +106,4 @@ def test_values_match_an_independent_evaluation() -> None:
         assert arithmetic.equal(at, number), text
         assert not arithmetic.equal(at, f"{expected.numerator + 1}/{expected.denominator}"), text
         checked += 1
-    assert checked > 40
+    assert checked > 20
