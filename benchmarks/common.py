@@ -38,7 +38,7 @@ def emit(**row: Any) -> None:
 
 
 def alternate(arms: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, list[float]]:
-    """Returns the seconds of each arm in each of `rounds`, the arms taking turns; one round before warms up."""
+    """Returns the seconds of each arm in `rounds` rounds of taking turns, after one that warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in arms}
     for turn in range(rounds + 1):
         for name, arm in arms.items():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import os
 import statistics
 import tempfile
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
 
 from benchmarks.common import emit, facts, median_ratio
 from turnpoint.assemble import Policy, load_policy, make_trainer
@@ -111,9 +114,8 @@ def alternate_with_trl(model: str, step: Callable[[], int], *, steps: int) -> di
     """Runs `steps` + 1 steps of TRL with one of ours after each; returns seconds and tokens per step."""
     import transformers
     from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
 
-    trl: Any = {"config": GRPOConfig, "trainer": GRPOTrainer}
+    trl: Any = importlib.import_module("trl")  # only here, and untyped
     seconds: dict[str, list[float]] = {"trl": [], "turnpoint": []}
     tokens: dict[str, list[float]] = {"trl": [], "turnpoint": []}
 
@@ -140,14 +142,14 @@ def alternate_with_trl(model: str, step: Callable[[], int], *, steps: int) -> di
 
     rows = [{"prompt": [{"role": "user", "content": question}]} for question in QUESTIONS] * (steps + 1)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = trl["trainer"](
+        trainer = trl.GRPOTrainer(
             model=model,
             reward_funcs=lengths,
             train_dataset=Dataset.from_list(rows),
             callbacks=[TakeTurns()],
-            args=trl["config"](
+            args=trl.GRPOConfig(
                 output_dir=folder,
-                use_cpu=not __import__("torch").cuda.is_available(),
+                use_cpu=not torch.cuda.is_available(),
                 bf16=True,
                 per_device_train_batch_size=PROMPTS * SAMPLES,
                 num_generations=SAMPLES,
@@ -169,7 +171,7 @@ def alternate_with_trl(model: str, step: Callable[[], int], *, steps: int) -> di
 
 def main() -> None:
     """Prints a JSON line per step and one with medians and the ratio."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser()
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--steps", type=int, default=3)
     arguments = parser.parse_args()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -130,7 +130,7 @@ ClosableVerifier: TypeAlias = MathVerifier | FunctionVerifier | ReasoningGymVeri
 
 
 @contextmanager
-def open_verifier(config: RunConfig) -> Iterator[Verifier]:
+def open_verifier(config: RunConfig) -> Generator[Verifier]:
     """Yields the judge of `config`; its worker processes end with the block."""
     with _verifier(config) as verifier:
         yield verifier
@@ -179,7 +179,8 @@ async def check_gold(dataset: Dataset, verifier: Verifier, terminal: Terminal) -
                     refused.setdefault(verdict.reason, []).append(task)
             phase.advance(len(block))
     lines = [
-        f"{len(tasks)} of {len(dataset.tasks)} left out: {reason} (first: {tasks[0].id}, gold {tasks[0].answer!r})"
+        f"{len(tasks)} of {len(dataset.tasks)} left out: {reason} "
+        f"(first: {tasks[0].id}, gold {tasks[0].answer!r})"
         for reason, tasks in refused.items()
     ]
     if not kept:

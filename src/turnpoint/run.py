@@ -1,4 +1,4 @@
-"""What the commands do: train, evaluate, export. The same functions are the Python face, `turnpoint as tp`."""
+"""What the commands do: train, evaluate, export; also the Python face, `import turnpoint as tp`."""
 
 from __future__ import annotations
 

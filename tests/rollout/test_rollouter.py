@@ -12,7 +12,7 @@ import pytest
 from turnpoint.engine.fake import FakeEngine, letters
 from turnpoint.errors import EngineError, VerifierError
 from turnpoint.protocols import Completion, GenerateRequest, Renderer, ScoreRequest, Verifier
-from turnpoint.rollout import Rollouter, RolloutProgress
+from turnpoint.rollout import Rollouter
 from turnpoint.types import (
     Author,
     FinishReason,
@@ -184,17 +184,26 @@ def test_verification_overlaps_other_decoding() -> None:
 def test_collect_keeps_order_and_runs_groups_together() -> None:
     tasks = [task("a"), task("b"), task("a")]
     engine = FakeEngine(delays={"4/0/0": 0.05})
-    progress: list[RolloutProgress] = []
+    progress: list[tuple[int, int]] = []
+    finished: list[Group] = []
     groups = asyncio.run(
-        rollouter(engine, samples_per_prompt=2).collect(tasks, step=4, progress=progress.append)
+        rollouter(engine, samples_per_prompt=2).collect(
+            tasks,
+            step=4,
+            progress=lambda items, tokens: progress.append((items, tokens)),
+            finished=finished.append,
+        )
     )
     assert [group.id for group in groups] == ["4/0", "4/1", "4/2"]
     assert [group.task.id for group in groups] == ["task/a", "task/b", "task/a"]
     assert set(engine.started) == {f"4/{g}/{m}" for g in range(3) for m in range(2)}
     # a task that comes twice is sampled twice
     assert [m.text for m in groups[0].members] != [m.text for m in groups[2].members]
-    assert [(p.done, p.total) for p in progress] == [(i, 6) for i in range(1, 7)]
-    assert progress[-1].tokens == sum(group.account.tokens[TokenKind.ROOT] for group in groups)
+    assert [items for items, _ in progress] == [1] * 6
+    assert sum(tokens for _, tokens in progress) == sum(g.account.tokens[TokenKind.ROOT] for g in groups)
+    # each group is handed on when it is whole; the first one waits for its slow rollout
+    assert sorted(group.id for group in finished) == ["4/0", "4/1", "4/2"]
+    assert finished[-1].id == "4/0"
 
 
 def test_a_group_does_not_depend_on_its_neighbours() -> None:
@@ -265,7 +274,7 @@ def test_cancelling_collect_leaves_nothing() -> None:
 
 
 def test_an_error_in_the_callback_is_an_error() -> None:
-    def closed(progress: RolloutProgress) -> None:
+    def closed(items: int, tokens: int) -> None:
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):

@@ -16,7 +16,6 @@ from turnpoint.protocols import Completion, Engine, GenerateRequest, Renderer, V
 from turnpoint.rollout.concurrency import all_of
 from turnpoint.types import Account, Author, Group, Member, Task, TokenIds, TokenKind, TreeBuilder, Verdict
 
-
 Progress: TypeAlias = Callable[[int, int], None]  # (rollouts finished, tokens they generated)
 
 

@@ -88,8 +88,8 @@ def check_mismatch(metrics: Metrics, *, tolerance: float) -> None:
     mismatch = metrics.get("mismatch")
     if isinstance(mismatch, Mean) and mismatch.value is not None and mismatch.value > tolerance:
         raise TrainingError(
-            f"engine and trainer disagree: mean |log-probability difference| {mismatch.value:.3g} nats is above "
-            f"training.mismatch_tolerance = {tolerance:g}; try model.dtype=float32, or raise the tolerance"
+            f"engine and trainer disagree: mean |log-probability difference| {mismatch.value:.3g} nats is "
+            f"above training.mismatch_tolerance = {tolerance:g}; try model.dtype=float32, or raise it"
         )
 
 
