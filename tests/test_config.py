@@ -143,6 +143,7 @@ def test_all_keys_are_all_keys() -> None:
         ({"learning-rate": 1}, "learning-rate: unknown key; did you mean optimizer.learning_rate?"),
         ({"task": MINIMAL["tasks"]}, "task: unknown key; did you mean tasks?"),
         ({"evaluation": {"task": 3}}, "evaluation.task: unknown key; did you mean evaluation.tasks?"),
+        ({"path": "x"}, "path: unknown key; did you mean model.path?"),
         ({"zzz": 1}, "zzz: unknown key"),
         ({"tasks": {"subset": "x"}}, "tasks.subset: unknown key of kind jsonl; it belongs to kind hub"),
         (

@@ -148,7 +148,7 @@ def test_account_names_the_slowest_verification() -> None:
     group = asyncio.run(rollouter(FakeEngine(), slow).group(task(), group_id="0/0"))
     seconds = group.account.seconds
     assert set(seconds) == {"generate", "verify", "slowest_verify"}
-    assert seconds["slowest_verify"] >= 0.05
+    assert 0.05 <= seconds["slowest_verify"] < seconds["verify"]
     slow_ones = sum("c" in member.text for member in group.members)
     assert slow_ones >= 2
     assert seconds["verify"] >= 0.05 * slow_ones
