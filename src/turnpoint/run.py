@@ -123,6 +123,9 @@ class _Session:
         """Checks, plans, trains and evaluates; saves what was learnt whatever ends it."""
         config, how = self.config, self.config.evaluation
         tasks, lengths, notes = await self._usable(problems.train)
+        order = BatchOrder(
+            num_tasks=len(tasks.tasks), batch_size=config.rollout.prompts_per_step, seed=config.seed
+        )
         held_out, _, _ = await self._usable(problems.evaluation) if how else (problems.evaluation, [], [])
         folder.write_recipe(config)
         folder.write_environment(device=str(self.policy.model.decoder.device))
@@ -137,7 +140,7 @@ class _Session:
         await evaluate_at(0, "before training")
         trainer = make_trainer(config, self.policy)
         with RolloutWriter(folder.rollouts) as recorder, _Saving(trainer, folder, self.terminal) as saving:
-            loop = self._loop(tasks, trainer, recorder, folder)
+            loop = self._loop(tasks, order, trainer, recorder, folder)
             for index in range(config.training.steps):
                 await loop.step(index)
                 saving.done = index + 1
@@ -212,14 +215,14 @@ class _Session:
             folder=folder.path,
         )
 
-    def _loop(self, tasks: Dataset, trainer: Trainer, recorder: RolloutWriter, folder: RunFolder) -> Loop:
+    def _loop(
+        self, tasks: Dataset, order: BatchOrder, trainer: Trainer, recorder: RolloutWriter, folder: RunFolder
+    ) -> Loop:
         config = self.config
         rollout, sampling, training = config.rollout, config.sampling, config.training
         return Loop(
             tasks=tasks.tasks,
-            order=BatchOrder(
-                num_tasks=len(tasks.tasks), batch_size=rollout.prompts_per_step, seed=config.seed
-            ),
+            order=order,
             rollouter=Rollouter(
                 self.policy.engine,
                 self.policy.renderer,

@@ -1,0 +1,310 @@
+"""The command as a user types it: a whole run on a tiny model, and what happens when the user errs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM
+
+from tests.tiny import save_tiny_model
+from turnpoint import cli
+from turnpoint.reports.run_log import read_metrics
+from turnpoint.rollout import read_groups
+from turnpoint.training.checkpoint import latest_checkpoint
+
+REWARDS = '''
+def vowels(completion, task):
+    """The share of vowels: a random model earns a little, and can learn to earn more."""
+    return sum(character in "aeiou" for character in completion) / max(1, len(completion))
+
+def always_none(completion, task):
+    return None
+
+def none(completion, task):
+    return 1.0 if completion == task.answer else None
+
+def nan(completion, task):
+    return 1.0 if completion == task.answer else float("nan")
+
+def infinite(completion, task):
+    return 1.0 if completion == task.answer else float("inf")
+
+def text(completion, task):
+    return 1.0 if completion == task.answer else "1"
+
+def sometimes(completion, task):
+    return None if "a" in completion else vowels(completion, task)
+'''
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture
+def turnpoint(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    def run(*arguments: str | Path) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["turnpoint", *map(str, arguments)])
+        try:
+            cli.main()
+            status = 0
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        said = capsys.readouterr()
+        return Answer(status=status, out=said.out, err=said.err)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, tiny_folder: Path) -> Path:
+    rows = [{"question": f"{a} + {b} =", "answer": str(a + b)} for a in range(4) for b in range(4)]
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "rewards.py").write_text(REWARDS)
+    tree: dict[str, Any] = {
+        "name": "tiny",
+        "output_dir": str(tmp_path / "runs"),
+        "model": {"path": str(tiny_folder), "dtype": "float32"},
+        "tasks": {"kind": "jsonl", "path": str(tmp_path / "sums.jsonl")},
+        "verifier": {"kind": "function", "path": f"{tmp_path / 'rewards.py'}:vowels"},
+        "sampling": {"max_new_tokens": 8},
+        "rollout": {"prompts_per_step": 4, "samples_per_prompt": 4},
+        "optimizer": {"learning_rate": 0.01},
+        "training": {"steps": 2},
+        "evaluation": {"tasks": 4, "samples": 2},
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+def test_a_run_trains_and_leaves_what_it_promises(
+    turnpoint: Command, recipe: Path, tiny_folder: Path
+) -> None:
+    answer = turnpoint("train", recipe)
+    assert answer.status == 0, answer.err
+    assert "4 prompts x 4 samples -> 16 rollouts -> 1 update" in answer.out
+    assert "engine and trainer agree" in answer.out
+    assert "on-policy" in answer.out
+    folder = recipe.parent / "runs" / "tiny"
+    assert [step.step for step in read_metrics(folder / "metrics.jsonl")] == [1, 2]
+    groups = list(read_groups(folder / "rollouts.jsonl"))
+    assert sorted(group.id for group in groups) == [
+        f"{step}/{index}" for step in (1, 2) for index in range(4)
+    ]
+    versions = {segment.policy_version for group in groups for segment in group.tree.segments[1:]}
+    assert versions == {0, 1}
+    evaluations = [json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in evaluations] == [0, 2]
+    assert (folder / "recipe.yaml").exists()
+    assert (folder / "environment.json").exists()
+
+    exported = recipe.parent / "exported"
+    assert turnpoint("export", folder, exported).status == 0
+    before: Any = AutoModelForCausalLM.from_pretrained(tiny_folder)
+    after: Any = AutoModelForCausalLM.from_pretrained(exported)
+    moved = [not torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True)]
+    assert all(moved)
+
+    evaluated = turnpoint("eval", folder)
+    assert evaluated.status == 0, evaluated.err
+    assert "greedy" in evaluated.out
+    assert "avg@2" in evaluated.out
+
+
+def test_it_learns(turnpoint: Command, recipe: Path) -> None:
+    """The golden curve: from a random model to mostly vowels; a signal that were zero could not do it."""
+    answer = turnpoint(
+        "train", recipe, "training.steps=25", "rollout.samples_per_prompt=8", "evaluation=null"
+    )
+    assert answer.status == 0, answer.err
+    steps = read_metrics(recipe.parent / "runs" / "tiny" / "metrics.jsonl")
+    rewards = [step.metrics["reward"] for step in steps]
+    assert sum(rewards[:3]) / 3 < 0.3
+    assert sum(rewards[-3:]) / 3 > 0.6
+    assert all(step.metrics["grad_norm"] > 0 for step in steps[:5])
+
+
+def test_the_same_recipe_gives_the_same_run_bit_for_bit(turnpoint: Command, recipe: Path) -> None:
+    for _ in range(2):
+        assert turnpoint("train", recipe, "evaluation=null").status == 0
+    first, second = (recipe.parent / "runs" / name for name in ("tiny", "tiny-2"))
+    groups = [{group.id: group for group in read_groups(run / "rollouts.jsonl")} for run in (first, second)]
+    for name, group in groups[0].items():
+        assert group.tree == groups[1][name].tree
+    states = [latest_checkpoint(run / "checkpoints") for run in (first, second)]
+    assert states[0] is not None
+    assert states[1] is not None
+    assert (states[0] / "state.safetensors").read_bytes() == (states[1] / "state.safetensors").read_bytes()
+
+
+def test_another_seed_gives_other_rollouts(turnpoint: Command, recipe: Path) -> None:
+    for seed in (0, 1):
+        assert turnpoint("train", recipe, f"seed={seed}", "training.steps=1", "evaluation=null").status == 0
+    texts = [
+        [member.text for group in read_groups(run / "rollouts.jsonl") for member in group.members]
+        for run in (recipe.parent / "runs" / "tiny", recipe.parent / "runs" / "tiny-2")
+    ]
+    assert texts[0] != texts[1]
+
+
+@pytest.mark.parametrize("function", ["none", "nan", "infinite", "text"])
+def test_a_reward_that_is_no_number_is_data(turnpoint: Command, recipe: Path, function: str) -> None:
+    path = f"{recipe.parent / 'rewards.py'}:{function}"
+    answer = turnpoint("train", recipe, f"verifier.path={path}", "training.steps=1", "evaluation=null")
+    assert answer.status == 0, answer.err
+    assert "100 % of rollouts invalid" in answer.out
+    (step,) = read_metrics(recipe.parent / "runs" / "tiny" / "metrics.jsonl")
+    assert "reward" not in step.metrics
+    assert step.metrics["loss"] == 0
+
+
+def test_a_reward_that_cannot_judge_any_gold_answer_is_refused(turnpoint: Command, recipe: Path) -> None:
+    answer = turnpoint("train", recipe, f"verifier.path={recipe.parent / 'rewards.py'}:always_none")
+    assert answer.status == 2
+    assert "always_none returned None" in answer.err
+
+
+def test_invalid_rollouts_are_left_out_and_the_rest_trains(turnpoint: Command, recipe: Path) -> None:
+    path = f"{recipe.parent / 'rewards.py'}:sometimes"
+    answer = turnpoint("train", recipe, f"verifier.path={path}", "training.steps=1", "evaluation=null")
+    assert answer.status == 0, answer.err
+    groups = list(read_groups(recipe.parent / "runs" / "tiny" / "rollouts.jsonl"))
+    valid = {member.verdict.valid for group in groups for member in group.members}
+    assert valid == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("learning_rte=1", "learning_rte: unknown key; did you mean optimizer.learning_rate"),
+        ("loss.objective=reinforce", "loss.objective"),
+        ("training.steps=0", "training.steps"),
+        ("training.steps", "expected key=value"),
+        ("sampling.top_p=0.9", "whole law"),
+        ("rollout.samples_per_prompt=1", "group of one"),
+        ("rollout.prompts_per_step=64", "prompts_per_step = 64"),
+        ("model.path=/no/such/model", "/no/such/model"),
+        ("tasks.path=/no/such/rows.jsonl", "/no/such/rows.jsonl"),
+        ("tasks.format=gsm8k", "####"),
+        ("tasks.format=deepmath", "final_answer"),
+        ("evaluation.tasks=16", "evaluation.tasks"),
+        ("sampling.max_new_tokens=100000", "max_new_tokens"),
+        ("model.device=nonsense", "nonsense"),
+        ("verifier.path=missing.py:reward", "missing.py"),
+        ("verifier.kind=reasoning_gym", "verifier"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+    turnpoint: Command, recipe: Path, override: str, words: str
+) -> None:
+    answer = turnpoint("train", recipe, override)
+    assert answer.status == 2
+    assert words in answer.err
+    assert len(answer.err.splitlines()) == 1
+    assert "Traceback" not in answer.err
+    assert not list((recipe.parent / "runs").glob("*"))  # nothing was spent and nothing is left behind
+
+
+def test_an_empty_dataset_is_named(turnpoint: Command, recipe: Path) -> None:
+    (recipe.parent / "sums.jsonl").write_text("")
+    answer = turnpoint("train", recipe)
+    assert answer.status == 2
+    assert "sums.jsonl" in answer.err
+
+
+def test_prompts_longer_than_the_context_are_refused(turnpoint: Command, recipe: Path) -> None:
+    (recipe.parent / "sums.jsonl").write_text(json.dumps({"question": "1 + " * 200, "answer": "0"}) + "\n")
+    answer = turnpoint("train", recipe, "rollout.prompts_per_step=1", "evaluation=null")
+    assert answer.status == 2
+    assert "context" in answer.err
+
+
+def test_a_run_folder_that_cannot_be_written_is_refused(turnpoint: Command, recipe: Path) -> None:
+    (recipe.parent / "file").write_text("in the way")
+    answer = turnpoint("train", recipe, f"output_dir={recipe.parent / 'file'}")
+    assert answer.status == 2
+    assert "run folder" in answer.err
+
+
+@pytest.mark.parametrize("command", [("eval",), ("export",)])
+def test_a_folder_that_is_no_run_is_refused(
+    turnpoint: Command, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    extra = [tmp_path / "out"] if command == ("export",) else []
+    answer = turnpoint(*command, tmp_path, *extra)
+    assert answer.status == 2
+    assert "recipe" in answer.err
+
+
+def test_engine_and_trainer_that_disagree_stop_before_the_weights_move(
+    turnpoint: Command, recipe: Path
+) -> None:
+    answer = turnpoint("train", recipe, "training.mismatch_tolerance=1e-12", "evaluation=null")
+    assert answer.status == 1
+    assert "engine and trainer disagree" in answer.err
+    folder = recipe.parent / "runs" / "tiny"
+    assert len(list(read_groups(folder / "rollouts.jsonl"))) == 4  # what was paid for is kept
+    assert latest_checkpoint(folder / "checkpoints") is None
+
+
+def test_ctrl_c_saves(recipe: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [
+        sys.executable,
+        "-m",
+        "turnpoint",
+        "train",
+        str(recipe),
+        "training.steps=100000",
+        "evaluation=null",
+    ]
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    metrics = recipe.parent / "runs" / "tiny" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "stopped after" in out
+    saved = latest_checkpoint(recipe.parent / "runs" / "tiny" / "checkpoints")
+    assert saved is not None
+    assert int(saved.name.removeprefix("step-")) == len(read_metrics(metrics))
+
+
+def test_the_version_of_help_names_the_commands(turnpoint: Command) -> None:
+    answer = turnpoint("--help")
+    assert answer.status == 0
+    for command in ("train", "eval", "export"):
+        assert command in answer.out
