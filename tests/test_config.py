@@ -321,3 +321,10 @@ def test_importing_stays_light() -> None:
         [sys.executable, "-c", code], env={"PYTHONPATH": source}, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_a_section_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("tasks: {kind: jsonl, path: a}\nloss: {clip_low: 0.1}\nloss: {clip_high: 0.1}\n")
+    with pytest.raises(RecipeError, match="loss comes twice"):
+        load_recipe(recipe)

@@ -292,6 +292,17 @@ class RunConfig(Recipe):
 # --- reading and writing ------------------------------------------------------------------------
 
 
+class _NoDuplicates(yaml.SafeLoader):
+    """YAML in which a key may come once: PyYAML itself would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice} comes twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Returns the recipe in the YAML file `path`, changed by dotted `key=value` overrides.
 
@@ -302,7 +313,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"recipe {path}: {error}") from error
     try:
-        tree = yaml.safe_load(text)
+        tree = yaml.load(text, _NoDuplicates)
     except yaml.YAMLError as error:
         raise RecipeError(f"recipe {path}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
