@@ -18,6 +18,7 @@ from tests.training.groups import (
     Item,
     P,
     Shape,
+    given,
     gradients,
     make_credits,
     make_group,
@@ -26,10 +27,13 @@ from tests.training.groups import (
     packed_gradients,
     plain_loss,
     relative_difference,
+    renumbered,
     sampled_by,
+    sliced,
+    sliced_credit,
 )
 from turnpoint.metrics import Metrics
-from turnpoint.types import Segment, SegmentCredit, TokenTree, float_array
+from turnpoint.types import Segment, TokenTree, float_array
 
 
 def plain_model(architecture: str = "llama") -> Any:
@@ -73,7 +77,7 @@ def test_cutting_a_step_into_trees_changes_nothing(budget: int) -> None:
     whole, cut = pack(items), pack(items, max_tokens=budget)
     assert len(whole.trees) == 1 < len(cut.trees)
     (metrics, expected), (cut_metrics, actual) = packed_gradients(whole), packed_gradients(cut)
-    assert relative_difference(actual, expected) < 1e-6
+    assert relative_difference(actual, expected) < 1e-5
     for name in ("loss", "entropy", "mismatch", "trained_tokens"):
         assert cut_metrics[name].value == pytest.approx(metrics[name].value, rel=1e-5, abs=1e-7)
 
@@ -83,27 +87,18 @@ def test_the_order_of_groups_changes_nothing(budget: int) -> None:
     items = all_items(plain_model())
     _, forward = packed_gradients(pack(items, max_tokens=budget))
     _, backward = packed_gradients(pack(items[::-1], max_tokens=budget))
-    assert relative_difference(backward, forward) < 1e-6
+    assert relative_difference(backward, forward) < 1e-5
 
 
 @pytest.mark.parametrize("budget", [10_000, 25])
 def test_the_order_of_siblings_changes_nothing(budget: int) -> None:
     group, credits = make_item(FORKED, model=plain_model())
     order = [0, 2, 6, 1, 7, 5, 3, 4]  # parents still come first
-    new_id = {old: new for new, old in enumerate(order)}
-    segments = [
-        replace(it, id=new_id[it.id], parent=None if it.parent is None else new_id[it.parent])
-        for it in (group.tree.segments[old] for old in order)
-    ]
-    members = [
-        replace(it, leaf=new_id[it.leaf], segments=tuple(new_id[owned] for owned in it.segments))
-        for it in reversed(group.members)
-    ]
-    moved = replace(group, tree=TokenTree(segments=tuple(segments)), members=tuple(members))
-    renamed = [replace(credit, segment=new_id[credit.segment]) for credit in credits]
+    segments = [group.tree.segments[index] for index in order]
+    moved = renumbered((group, credits), segments=segments, members=group.members[::-1])
     _, expected = packed_gradients(pack([(group, credits)], max_tokens=budget))
-    _, actual = packed_gradients(pack([(moved, renamed)], max_tokens=budget))
-    assert relative_difference(actual, expected) < 1e-6
+    _, actual = packed_gradients(pack([moved], max_tokens=budget))
+    assert relative_difference(actual, expected) < 1e-5
 
 
 def test_eight_uneven_rollouts_as_one_two_four_or_eight_micro_batches() -> None:
@@ -120,7 +115,7 @@ def test_eight_uneven_rollouts_as_one_two_four_or_eight_micro_batches() -> None:
     for budget in (70, 45, 1):
         step = pack(items, max_tokens=budget)
         trees.add(len(step.trees))
-        assert relative_difference(packed_gradients(step)[1], expected) < 1e-6
+        assert relative_difference(packed_gradients(step)[1], expected) < 1e-5
     assert trees == {2, 3, 8}
 
 
@@ -142,36 +137,25 @@ def test_tokens_shared_by_branches_train_once_whatever_hangs_below_them() -> Non
         # undo the one thing that rightly depends on k: the number of rollouts averaged over
         scaled = packed_gradients(replace(step, denominator=step.denominator / (1 + branches)))[1]
         found.append(scaled)
-    assert relative_difference(found[1], found[0]) < 1e-6
-    assert relative_difference(found[2], found[0]) < 1e-6
+    assert relative_difference(found[1], found[0]) < 1e-5
+    assert relative_difference(found[2], found[0]) < 1e-5
 
 
 def test_masking_tokens_is_deleting_them() -> None:
     model = plain_model()
     group, credits = make_item(FLAT, model=model)
-    short = Shape(tuple((p, n, a, min(c, 5) if p == 0 else c) for p, n, a, c in FLAT.segments), FLAT.members)
-    cut_segments = [
-        Segment(
-            id=it.id,
-            parent=it.parent,
-            parent_length=it.parent_length,
-            author=it.author,
-            token_ids=it.token_ids[:count],
-            logprobs=None if it.logprobs is None else it.logprobs[:count],
-            policy_version=it.policy_version,
-        )
-        for it, (_, _, _, count) in zip(group.tree.segments, short.segments, strict=True)
-    ]
-    deleted = replace(group, tree=TokenTree(segments=tuple(cut_segments)))
-    deleted_credits = [
-        SegmentCredit(segment=it.segment, weights=it.weights[:5], advantages=_given(it)[:5]) for it in credits
-    ]
+    first = slice(0, 4)
+    shorter = [it if it.author is P else sliced(it, first) for it in group.tree.segments]
+    deleted = (
+        replace(group, tree=TokenTree(segments=tuple(shorter))),
+        [sliced_credit(it, first) for it in credits],
+    )
     masked = [
-        replace(it, weights=float_array(np.where(np.arange(len(it.weights)) < 5, it.weights, 0.0)))
+        replace(it, weights=float_array(np.where(np.arange(len(it.weights)) < 4, it.weights, 0.0)))
         for it in credits
     ]
     for aggregation in ("token", "sequence", "constant"):
-        metrics, expected = packed_gradients(pack([(deleted, deleted_credits)], aggregation=aggregation))
+        metrics, expected = packed_gradients(pack([deleted], aggregation=aggregation))
         masked_metrics, actual = packed_gradients(pack([(group, masked)], aggregation=aggregation))
         assert relative_difference(actual, expected) == 0.0
         assert masked_metrics == metrics
@@ -182,30 +166,17 @@ def test_an_invalid_or_weightless_rollout_is_as_if_never_sampled(aggregation: st
     model = plain_model()
     group, credits = make_item(FORKED, model=model)
     leaves = {4, 6}  # segments of members 3 and 5: nothing hangs below them
-    kept_ids = [it.id for it in group.tree.segments if it.id not in leaves]
-    new_id = {old: new for new, old in enumerate(kept_ids)}
-    without = replace(
-        group,
-        tree=TokenTree(
-            segments=tuple(
-                replace(it, id=new_id[it.id], parent=None if it.parent is None else new_id[it.parent])
-                for it in (group.tree.segments[old] for old in kept_ids)
-            )
-        ),
-        members=tuple(
-            replace(it, leaf=new_id[it.leaf], segments=(new_id[it.leaf],))
-            for it in group.members
-            if it.leaf not in leaves
-        ),
+    without = renumbered(
+        (group, credits),
+        segments=[it for it in group.tree.segments if it.id not in leaves],
+        members=[it for it in group.members if it.leaf not in leaves],
     )
-    without_credits = [replace(it, segment=new_id[it.segment]) for it in credits if it.segment in new_id]
-    invalid = make_group(FORKED, invalid=[3, 5])
-    invalid = replace(group, members=invalid.members)
+    invalid = replace(group, members=make_group(FORKED, invalid=[3, 5]).members)
     weightless = [
-        replace(it, weights=float_array(it.weights * (it.segment not in leaves)), advantages=_given(it))
+        replace(it, weights=float_array(it.weights * (it.segment not in leaves)), advantages=given(it))
         for it in credits
     ]
-    _, expected = packed_gradients(pack([(without, without_credits)], aggregation=aggregation))
+    _, expected = packed_gradients(pack([without], aggregation=aggregation))
     for item in ((invalid, credits), (group, weightless)):
         step = pack([item], aggregation=aggregation)
         assert step.left_out_rollouts == 2
@@ -222,7 +193,7 @@ def test_nan_where_nothing_trains_changes_nothing() -> None:
         for it in group.tree.segments
     ]
     poisoned = [
-        replace(it, advantages=float_array(np.where(masks[it.segment], _given(it), np.nan))) for it in credits
+        replace(it, advantages=float_array(np.where(masks[it.segment], given(it), np.nan))) for it in credits
     ]
     metrics, expected = packed_gradients(pack([(group, credits)]))
     item = (replace(group, tree=TokenTree(segments=tuple(poisoned_tree))), poisoned)
@@ -234,55 +205,25 @@ def test_nan_where_nothing_trains_changes_nothing() -> None:
 @pytest.mark.parametrize("at", [1, 4, 5, 9])
 @pytest.mark.parametrize("aggregation", ["token", "sequence"])
 def test_cutting_a_segment_in_two_changes_nothing(at: int, aggregation: str) -> None:
-    """Segments 1 and 8 become what segment 1 was; forks beyond the cut hang on the second half."""
     group, credits = make_item(FORKED, model=plain_model())
-    tail = len(group.tree.segments)
-    segments = [_half(it, slice(0, at)) if it.id == 1 else it for it in group.tree.segments]
-    moved = [it.id for it in segments if it.parent == 1 and it.parent_length > at]
-    # ids count in order of appending, so what hangs on the second half is appended after it
-    segments = [it for it in segments if it.id not in moved and it.parent not in moved]
-    order = [it.id for it in segments] + [tail] + [it.id for it in group.tree.segments if it.id in moved]
-    order += [it.id for it in group.tree.segments if it.parent in moved]
-    new_id = {old: new for new, old in enumerate(order)}
-    second = replace(_half(group.tree.segments[1], slice(at, None)), id=tail, parent=1, parent_length=at)
-    by_id = {it.id: it for it in (*group.tree.segments, *segments, second)}
-    rebuilt: list[Segment] = []
-    for old in order:
-        it = by_id[old]
-        parent, length = (tail, it.parent_length - at) if old in moved else (it.parent, it.parent_length)
-        parent = None if parent is None else new_id[parent]
-        rebuilt.append(replace(it, id=new_id[old], parent=parent, parent_length=length))
-    members = [
-        replace(
-            it,
-            leaf=new_id[tail if it.leaf == 1 else it.leaf],
-            segments=tuple(
-                new_id[s] for owned in it.segments for s in ((1, tail) if owned == 1 else (owned,))
-            ),
-        )
-        for it in group.members
-    ]
-    cut = replace(group, tree=TokenTree(segments=tuple(rebuilt)), members=tuple(members))
-    cut_credits: list[SegmentCredit] = []
-    for it in credits:
-        halves = {1: slice(0, at), tail: slice(at, None)} if it.segment == 1 else {it.segment: slice(None)}
-        cut_credits += [
-            SegmentCredit(segment=new_id[s], weights=it.weights[part], advantages=_given(it)[part])
-            for s, part in halves.items()
-        ]
+    new = len(group.tree.segments)
+    segments: list[Segment] = []
+    for it in group.tree.segments:
+        if it.id == 1:
+            second = replace(sliced(it, slice(at, None)), id=new, parent=1, parent_length=at)
+            segments += [sliced(it, slice(at)), second]
+        elif it.parent == 1 and it.parent_length > at:
+            segments.append(replace(it, parent=new, parent_length=it.parent_length - at))
+        else:
+            segments.append(it)
+    root = replace(group.members[0], leaf=new, segments=(1, new))
+    first, *others = credits
+    halves = [sliced_credit(first, slice(at)), replace(sliced_credit(first, slice(at, None)), segment=new)]
+    item = (group, [*halves, *others])
+    cut, cut_credits = renumbered(item, segments=segments, members=[root, *group.members[1:]])
     for member, cut_member in zip(group.members, cut.members, strict=True):
         assert cut.tree.path_ids(cut_member.leaf).tolist() == group.tree.path_ids(member.leaf).tolist()
     metrics, expected = packed_gradients(pack([(group, credits)], aggregation=aggregation))
     cut_metrics, actual = packed_gradients(pack([(cut, cut_credits)], aggregation=aggregation))
-    assert relative_difference(actual, expected) < 1e-6
+    assert relative_difference(actual, expected) < 1e-5
     assert loss_of(cut_metrics) == pytest.approx(loss_of(metrics), rel=1e-5)
-
-
-def _half(segment: Segment, part: slice) -> Segment:
-    assert segment.logprobs is not None
-    return replace(segment, token_ids=segment.token_ids[part], logprobs=segment.logprobs[part])
-
-
-def _given(credit: SegmentCredit) -> Any:
-    assert credit.advantages is not None
-    return credit.advantages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -81,14 +81,14 @@ def make_group(
     shape: Shape, *, seed: int = 0, vocab: int = 60, invalid: Sequence[int] = (), name: str = "g"
 ) -> Group:
     """Returns a group of `shape` with random ids and log-probabilities; members `invalid` have no verdict."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)  # ids from 1: 0 is padding, whose embedding has no gradient by design
     segments = [
         Segment(
             id=index,
             parent=parent,
             parent_length=parent_length,
             author=author,
-            token_ids=token_array(rng.integers(0, vocab, count)),
+            token_ids=token_array(rng.integers(1, vocab, count)),
             logprobs=float_array(-rng.exponential(2.0, count)) if author is A else None,
             policy_version=0 if author is A else None,
         )
@@ -234,3 +234,43 @@ def with_teacher(credit: SegmentCredit, *, coef: float, seed: int = 0) -> Segmen
     """Returns `credit` with a random teacher."""
     logprobs = float_array(-np.random.default_rng(seed).exponential(2.0, len(credit.weights)))
     return replace(credit, teacher=TeacherTargets(logprobs=logprobs, coef=coef))
+
+
+def renumbered(item: Item, *, segments: Sequence[Segment], members: Sequence[Member]) -> Item:
+    """Returns the group made of `segments`, whose ids may be any, and the credits that still apply."""
+    group, credits = item
+    new_id = {segment.id: index for index, segment in enumerate(segments)}
+    tree = TokenTree(
+        segments=tuple(
+            replace(it, id=new_id[it.id], parent=None if it.parent is None else new_id[it.parent])
+            for it in segments
+        )
+    )
+    kept = tuple(
+        replace(it, leaf=new_id[it.leaf], segments=tuple(new_id[owned] for owned in it.segments))
+        for it in members
+    )
+    moved = [replace(it, segment=new_id[it.segment]) for it in credits if it.segment in new_id]
+    return replace(group, tree=tree, members=kept), moved
+
+
+def sliced(segment: Segment, part: slice) -> Segment:
+    """Returns `segment` with some of its tokens."""
+    logprobs = None if segment.logprobs is None else segment.logprobs[part]
+    return replace(segment, token_ids=segment.token_ids[part], logprobs=logprobs)
+
+
+def sliced_credit(credit: SegmentCredit, part: slice) -> SegmentCredit:
+    """Returns `credit` for some of its segment's tokens."""
+    return replace(credit, weights=credit.weights[part], advantages=given(credit)[part])
+
+
+def given(credit: SegmentCredit) -> Any:
+    """Returns advantages that are known to be there, [n]."""
+    assert credit.advantages is not None
+    return credit.advantages
+
+
+def listed(tensor: Tensor) -> list[Any]:
+    """Returns the elements of a 1-D tensor."""
+    return cast("list[Any]", tensor.tolist())

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from turnpoint.errors import TrainingError
 from turnpoint.metrics import Mean, Metric
-
-Schedule: TypeAlias = Literal["constant", "linear", "cosine"]
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW keeps per tensor
 
@@ -37,7 +35,7 @@ class MasterAdamW:
         betas: tuple[float, float] = (0.9, 0.95),
         weight_decay: float = 0.0,
         max_grad_norm: float = 1.0,
-        schedule: Schedule = "constant",
+        schedule: str = "constant",
         warmup_steps: int = 0,
         total_steps: int | None = None,
     ) -> None:
@@ -161,7 +159,7 @@ def _first_not_finite(grads: Mapping[str, Tensor]) -> str:
 
 
 def schedule_factor(
-    step: int, *, schedule: Schedule, warmup_steps: int = 0, total_steps: int | None = None
+    step: int, *, schedule: str, warmup_steps: int = 0, total_steps: int | None = None
 ) -> float:
     """Returns what multiplies the learning rate at `step` (from 0).
 

@@ -17,7 +17,7 @@ from turnpoint.models.logprobs import chunked_logprobs
 from turnpoint.protocols import Loss
 from turnpoint.teachers.signal import sampled_token_signal
 from turnpoint.training.layout import TreeLayout
-from turnpoint.training.optimizer import MasterAdamW, Schedule
+from turnpoint.training.optimizer import MasterAdamW
 from turnpoint.training.packing import PackedStep
 from turnpoint.training.row import PackedTree
 
@@ -47,7 +47,7 @@ class Trainer:
         betas: tuple[float, float] = (0.9, 0.95),
         weight_decay: float = 0.0,
         max_grad_norm: float = 1.0,
-        schedule: Schedule = "constant",
+        schedule: str = "constant",
         warmup_steps: int = 0,
         total_steps: int | None = None,
     ) -> None:

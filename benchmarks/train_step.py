@@ -1,0 +1,234 @@
+"""Forward and backward of one group: ours, packed as a tree, against padded rows through transformers.
+
+    PYTHONPATH=src:. python benchmarks/train_step.py --model MODEL_FOLDER
+
+Both compute the same clipped loss of the same group (random tokens, a shared prompt) on the same weights,
+by turns in one process; `cpu_ratio` is of processor time, which other work on the machine disturbs less
+than wall-clock time. The peer runs transformers' model with its own sdpa attention on one padded batch
+and keeps logits of completion tokens only. Prints JSON lines: one per dtype with medians and the ratio,
+one with what backward keeps of the head for two vocabulary sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor, nn
+
+from turnpoint.losses.policy_gradient import policy_gradient_loss
+from turnpoint.models.decoder import Decoder
+from turnpoint.models.logprobs import chunked_logprobs
+from turnpoint.training import PackedStep, Trainer, pack_step
+from turnpoint.types import (
+    Author,
+    FinishReason,
+    Group,
+    Member,
+    Message,
+    SegmentCredit,
+    Task,
+    TreeBuilder,
+    Verdict,
+    float_array,
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", required=True, help="a Hugging Face folder")
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--rollouts", type=int, default=8)
+    parser.add_argument("--prompt-tokens", type=int, default=256)
+    parser.add_argument("--completion-tokens", type=int, nargs=2, default=[64, 128], help="from, to")
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    for dtype in arguments.dtypes:
+        print(json.dumps(compare(arguments, dtype) | machine()), flush=True)
+    print(json.dumps(head_memory() | machine()), flush=True)
+
+
+def compare(arguments: argparse.Namespace, dtype: str) -> dict[str, Any]:
+    """Returns times, ratio, and how far the gradients of the two ways are apart."""
+    group, step = make_step(arguments)
+    ours, peer = load(arguments.model, dtype), load(arguments.model, dtype)
+    peer.set_attn_implementation("sdpa")
+    trainer = Trainer(Decoder(ours, vocab_size=ours.config.vocab_size), learning_rate=1e-6)
+    ways: dict[str, Callable[[], float]] = {
+        "tree": lambda: trainer.forward_backward(step)["loss"].value or 0.0,
+        "padded_rows": lambda: padded_rows(peer, group, step),
+    }
+    grads: dict[str, dict[str, Tensor]] = {}
+    losses: dict[str, float] = {}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    cpu_seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(arguments.repeats + 1):  # the first warms up
+        for name, way in ways.items():
+            start, cpu_start = time.perf_counter(), time.process_time()
+            losses[name] = way()
+            seconds[name].append(time.perf_counter() - start)
+            cpu_seconds[name].append(time.process_time() - cpu_start)
+            grads[name] = take_gradients(ours if name == "tree" else peer)
+    medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}
+    cpu_medians = {name: statistics.median(times[1:]) for name, times in cpu_seconds.items()}
+    return {
+        "benchmark": "train_step",
+        "dtype": dtype,
+        "rollouts": arguments.rollouts,
+        "trained_tokens": step.trained_tokens,
+        "tokens": {"tree": step.packed_tokens, "padded_rows": padded_tokens(group)},
+        "seconds": {name: round(value, 3) for name, value in medians.items()},
+        "all_seconds": {name: [round(value, 2) for value in times] for name, times in seconds.items()},
+        "ratio": round(medians["padded_rows"] / medians["tree"], 2),
+        "cpu_ratio": round(cpu_medians["padded_rows"] / cpu_medians["tree"], 2),
+        "losses": losses,
+        "gradient_difference": distance(grads["tree"], grads["padded_rows"]),
+    }
+
+
+def make_step(arguments: argparse.Namespace) -> tuple[Group, PackedStep]:
+    """Returns one group of random tokens with random advantages, and the step it packs to."""
+    rng = np.random.default_rng(0)
+    tree = TreeBuilder()
+    prompt_tokens: int = arguments.prompt_tokens
+    prompt = tree.append(author=Author.PROMPT, token_ids=rng.integers(10, 49_000, prompt_tokens))
+    shortest, longest = (float(end) for end in arguments.completion_tokens)
+    lengths: list[int] = np.linspace(shortest, longest, int(arguments.rollouts)).astype(int).tolist()
+    credits: list[SegmentCredit] = []
+    for length in lengths:
+        segment = tree.append(
+            parent=prompt,
+            author=Author.POLICY,
+            token_ids=rng.integers(10, 49_000, length),
+            logprobs=np.full(length, -14.0),  # near what the model gives to random tokens
+            policy_version=0,
+        )
+        credits.append(
+            SegmentCredit(
+                segment=segment,
+                weights=float_array(np.ones(length)),
+                advantages=float_array(np.full(length, rng.normal())),
+            )
+        )
+    members = [
+        Member(
+            leaf=credit.segment,
+            segments=(credit.segment,),
+            text="",
+            verdict=Verdict.scored(0.0),
+            finish=FinishReason.STOP,
+        )
+        for credit in credits
+    ]
+    task = Task(id="random", messages=(Message(role="user", content=""),), answer="")
+    group = Group(id="random", task=task, tree=tree.freeze(), members=tuple(members))
+    step = pack_step([(group, credits)], max_tokens=10**6, aggregation="token", max_new_tokens=10**6)
+    return group, step
+
+
+def padded_rows(model: Any, group: Group, step: PackedStep) -> float:
+    """Runs forward and backward of the same loss on one right-padded batch; returns the loss."""
+    prompt = len(group.tree.segments[0])
+    rows = [torch.tensor(group.tree.path_ids(member.leaf).tolist()) for member in group.members]
+    ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    lengths = torch.tensor([len(row) for row in rows])
+    mask = torch.arange(ids.shape[1]) < lengths[:, None]
+    completion = ids.shape[1] - prompt
+    output = model(input_ids=ids, attention_mask=mask.long(), logits_to_keep=completion + 1, use_cache=False)
+    laws = torch.log_softmax(output.logits[:, :-1].float(), dim=-1)
+    logprobs = laws.gather(-1, ids[:, prompt:, None]).squeeze(-1)
+    trained = mask[:, prompt:]
+    (tree,) = step.trees
+    old, advantages = torch.zeros(trained.shape), torch.zeros(trained.shape)
+    old[trained], advantages[trained] = tree.old_logprobs, tree.advantages
+    loss, _ = policy_gradient_loss(
+        logprobs=logprobs,
+        old_logprobs=old,
+        advantages=advantages,
+        mask=trained,
+        denominator=step.denominator,
+    )
+    loss.backward()
+    return float(loss.detach())
+
+
+def head_memory() -> dict[str, Any]:
+    """Returns the bytes that backward keeps of the head for 512 tokens and two vocabulary sizes."""
+    kept = {
+        name: {vocab: saved_bytes(vocab, chunked=name == "chunked") for vocab in (8_192, 49_152)}
+        for name in ("chunked", "plain")
+    }
+    return {"benchmark": "head_memory", "trained_tokens": 512, "saved_bytes_by_vocabulary": kept}
+
+
+def saved_bytes(vocab: int, *, chunked: bool) -> int:
+    """Returns the bytes of distinct tensors saved for backward, weights of the head not counted."""
+    head = nn.Linear(576, vocab, bias=False)
+    hidden, targets = torch.randn(512, 576, requires_grad=True), torch.randint(0, vocab, (512,))
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        if chunked:
+            logprobs, _ = chunked_logprobs(head, hidden=hidden, targets=targets, temperature=1.0, chunk=128)
+        else:
+            laws = torch.log_softmax(head(hidden), dim=-1)
+            logprobs = laws.gather(-1, targets[:, None]).squeeze(-1)
+    kept.pop(head.weight.untyped_storage().data_ptr(), None)
+    logprobs.sum().backward()
+    return sum(kept.values())
+
+
+def load(folder: str, dtype: str) -> Any:
+    """Returns the model in `dtype`, from a local folder."""
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=getattr(torch, dtype), local_files_only=True
+    ).eval()
+
+
+def take_gradients(model: Any) -> dict[str, Tensor]:
+    """Returns the gradients of `model` in float32, and clears them."""
+    taken = {name: weight.grad.float() for name, weight in model.named_parameters()}
+    model.zero_grad()
+    return taken
+
+
+def distance(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
+    """Returns |left - right| / |right|."""
+    squares = sum(float((left[name] - right[name]).square().sum()) for name in right)
+    return (squares / sum(float(grad.square().sum()) for grad in right.values())) ** 0.5
+
+
+def padded_tokens(group: Group) -> int:
+    """Returns the size of the padded batch."""
+    return len(group.members) * max(len(group.tree.path_ids(member.leaf)) for member in group.members)
+
+
+def machine() -> dict[str, Any]:
+    """Returns what the figures depend on."""
+    return {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "processor": platform.processor() or platform.machine(),
+        "load": [round(value, 1) for value in os.getloadavg()],
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+if __name__ == "__main__":
+    main()
