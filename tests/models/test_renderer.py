@@ -218,7 +218,7 @@ def test_few_shot_takes_one_user_message() -> None:
 
 @pytest.mark.parametrize("text", ["a , b .  c\n\td", "don 't", "naïve 漢字 🙂 \u200b", ""])
 def test_text_is_what_was_written_without_special_tokens(text: str) -> None:
-    tokenizer = bpe_tokenizer()
-    ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], 3]
+    tokenizer = bpe_tokenizer() if not text.isascii() else tiny_tokenizer()
+    ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
     assert chat(tokenizer).text(token_array(ids)) == text
     assert few_shot(tokenizer).text(token_array(ids)) == text
