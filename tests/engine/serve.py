@@ -48,7 +48,9 @@ def prompt(length: int, seed: int = 0) -> TokenIds:
 
 
 def ask(id: str = "r", prompt_ids: npt.ArrayLike = (20, 21, 22), **options: Any) -> GenerateRequest:
-    return GenerateRequest(id=id, prompt_ids=token_array(prompt_ids), **{"max_tokens": 8, **options})
+    return GenerateRequest(
+        id=id, prompt_ids=token_array(np.asarray(prompt_ids)), **{"max_tokens": 8, **options}
+    )
 
 
 def asks(count: int, prompt_ids: npt.ArrayLike, **options: Any) -> list[GenerateRequest]:
@@ -66,7 +68,7 @@ def generate(engine: TorchEngine, *requests: GenerateRequest) -> list[Completion
 
 def score(engine: TorchEngine, ids: npt.ArrayLike, start: int = 1, **options: Any) -> Scores:
     return asyncio.run(
-        engine.score(ScoreRequest(id="s", token_ids=token_array(ids), start=start, **options))
+        engine.score(ScoreRequest(id="s", token_ids=token_array(np.asarray(ids)), start=start, **options))
     )
 
 

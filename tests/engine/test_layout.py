@@ -58,7 +58,9 @@ def joined(calls: list[AttentionCall], ranges: list[tuple[int, int]]) -> Attenti
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("window", [None, 4])
-def test_a_mixed_step_equals_each_sequence_alone(window: int | None, softcap: float | None, sinks: bool):
+def test_a_mixed_step_equals_each_sequence_alone(
+    window: int | None, softcap: float | None, sinks: bool
+) -> None:
     lengths = [9, 3, 40]  # two decode, the third prefills its tokens 7 to 40 after the first 7
     calls = [random_call(length, window=window, softcap=softcap, sinks=sinks) for length in lengths]
     rows = Rows(SHAPE)

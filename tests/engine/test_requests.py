@@ -33,7 +33,7 @@ def engine() -> TorchEngine:
         ({"stop_strings": ("a", "")}, "an empty stop string"),
     ],
 )
-def test_generate_refuses(engine: TorchEngine, options: dict[str, Any], message: str):
+def test_generate_refuses(engine: TorchEngine, options: dict[str, Any], message: str) -> None:
     with pytest.raises(EngineError, match=f"request 'bad': {message}"):
         generate(engine, ask("bad", **options))
 
@@ -46,17 +46,18 @@ def test_generate_refuses(engine: TorchEngine, options: dict[str, Any], message:
         ([5, 200], {}, "token 200 at position 1"),
         ([5, 6], {"start": 0}, r"start is 0; with 2 tokens it must lie in 1\.\.1"),
         ([5, 6], {"start": 2}, "start is 2"),
-        ([5, 6], {"temperature": 0}, "temperature is 0"),
+        ([5, 6], {"temperature": 0.0}, "temperature is 0.0"),
         ([5, 6], {"top_k": 109}, r"top_k is 109; it must lie in 0\.\.108"),
         ([5, 6], {"top_k": -1}, "top_k is -1"),
     ],
 )
-def test_score_refuses(engine: TorchEngine, ids: list[int], options: dict[str, Any], message: str):
-    request = ScoreRequest(id="bad", token_ids=token_array(list(ids) or []), **{"start": 1, **options})
+def test_score_refuses(engine: TorchEngine, ids: list[int], options: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"start": 1, **options}
+    request = ScoreRequest(id="bad", token_ids=token_array(list(ids)), **given)
     with pytest.raises(EngineError, match=f"request 'bad': {message}"):
         asyncio.run(engine.score(request))
 
 
-def test_limits_are_inclusive(engine: TorchEngine):
+def test_limits_are_inclusive(engine: TorchEngine) -> None:
     assert len(generate(engine, ask(prompt_ids=range(15)))[0].token_ids) == 1
     assert len(score(engine, range(16), 15, top_k=108).logprobs) == 1

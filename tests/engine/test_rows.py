@@ -26,7 +26,7 @@ def holds(span: Span, row: int) -> bool:
     return all(bool((tensor == row * 10 + index).all()) for index, tensor in enumerate(tensors))
 
 
-def test_growth_and_shrinkage_keep_the_rows():
+def test_growth_and_shrinkage_keep_the_rows() -> None:
     rows = Rows(SHAPE)
     rows.fit(2, 20)
     write(rows, 0, 20)
@@ -40,7 +40,7 @@ def test_growth_and_shrinkage_keep_the_rows():
     assert rows.capacity < 64  # the long sequence is gone, and what it took with it
 
 
-def test_a_growing_sequence_is_rarely_copied():
+def test_a_growing_sequence_is_rarely_copied() -> None:
     rows = Rows(SHAPE)
     storages: set[int] = set()
     for length in range(1, 2001):
@@ -50,7 +50,7 @@ def test_a_growing_sequence_is_rarely_copied():
     assert len(storages) < 30
 
 
-def test_storage_starts_at_zero():
+def test_storage_starts_at_zero() -> None:
     rows = Rows(SHAPE)
     rows.fit(8, 50)
     assert all(bool((tensor == 0).all()) for tensor in [*rows.keys, *rows.values, rows.hidden])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from turnpoint.engine.sampler import draw, sample
 from turnpoint.errors import EngineError
@@ -10,12 +11,12 @@ from turnpoint.errors import EngineError
 ALMOST_ONE = 1 - 2.0**-53
 
 
-def _sample(logits: torch.Tensor, temperatures: list[float], uniforms: list[float]):
+def _sample(logits: Tensor, temperatures: list[float], uniforms: list[float]) -> tuple[Tensor, Tensor]:
     return sample(logits=logits, temperatures=np.array(temperatures), uniforms=np.array(uniforms))
 
 
 @pytest.mark.parametrize("vocab", [1, 3, 255, 256, 257, 1000])
-def test_draw_is_the_inverse_cdf(vocab: int):
+def test_draw_is_the_inverse_cdf(vocab: int) -> None:
     masses = torch.rand(1, vocab, generator=torch.Generator().manual_seed(vocab)) + 0.01
     edges = masses.double().cumsum(-1)[0] / masses.double().sum()
     centres = edges - masses.double()[0] / masses.double().sum() / 2
@@ -25,7 +26,7 @@ def test_draw_is_the_inverse_cdf(vocab: int):
 
 @pytest.mark.parametrize("uniform", [0.0, 2.0**-53, 0.5, ALMOST_ONE])
 @pytest.mark.parametrize("vocab", [5, 600])
-def test_never_a_token_of_zero_mass(uniform: float, vocab: int):
+def test_never_a_token_of_zero_mass(uniform: float, vocab: int) -> None:
     for support in ([0], [vocab - 1], [vocab // 2], [1, vocab - 2]):
         masses = torch.zeros(1, vocab)
         masses[0, support] = torch.tensor([0.3, 1e-30][: len(support)])
@@ -33,7 +34,7 @@ def test_never_a_token_of_zero_mass(uniform: float, vocab: int):
         assert drawn.item() in support
 
 
-def test_extreme_uniforms_give_the_first_and_the_last_possible_token():
+def test_extreme_uniforms_give_the_first_and_the_last_possible_token() -> None:
     logits = torch.full((2, 700), -torch.inf)
     logits[:, [3, 400, 690]] = torch.tensor([0.0, 5.0, -2.0])
     ids, _ = _sample(logits, [1.0, 1.0], [0.0, ALMOST_ONE])
@@ -41,7 +42,7 @@ def test_extreme_uniforms_give_the_first_and_the_last_possible_token():
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_sampled_law_is_the_exact_law(temperature: float):
+def test_sampled_law_is_the_exact_law(temperature: float) -> None:
     logits = torch.tensor([1.0, -0.5, 0.3, 2.0, -torch.inf, 0.0, -3.0])
     exact = torch.softmax(logits / temperature, -1).double().numpy()
     count = 20_000
@@ -57,7 +58,7 @@ def test_sampled_law_is_the_exact_law(temperature: float):
     np.testing.assert_allclose(logprobs.numpy(), np.log(exact[ids.numpy()]), atol=1e-6)
 
 
-def test_rows_of_different_temperature_do_not_mix():
+def test_rows_of_different_temperature_do_not_mix() -> None:
     logits = torch.randn(4, 300, generator=torch.Generator().manual_seed(0)) * 3
     temperatures, uniforms = [0.0, 1.0, 0.3, 5.0], [0.9, 0.7, 0.5, 0.2]
     together = _sample(logits, temperatures, uniforms)
@@ -71,7 +72,7 @@ def test_rows_of_different_temperature_do_not_mix():
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_what_is_no_law_is_refused(bad: float, temperature: float):
+def test_what_is_no_law_is_refused(bad: float, temperature: float) -> None:
     logits = torch.zeros(2, 10)
     logits[1, 3] = bad
     with pytest.raises(EngineError, match="1 of 2 rows are not finite"):

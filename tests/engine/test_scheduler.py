@@ -34,7 +34,7 @@ def compute(scheduler: Scheduler, prefill: Prefill) -> None:
     scheduler.prefilling.remove(prefill)
 
 
-def test_siblings_wait_for_the_first_and_start_when_it_is_cached():
+def test_siblings_wait_for_the_first_and_start_when_it_is_cached() -> None:
     scheduler = make()
     for ids in ([1, 2, 3], [1, 2, 3], [1, 2, 4], [9]):
         scheduler.submit(generation(ids))
@@ -49,21 +49,21 @@ def test_siblings_wait_for_the_first_and_start_when_it_is_cached():
     assert [prefill.computed for prefill in scheduler.prefilling[1:]] == [3, 2]
 
 
-def test_nobody_waits_for_what_is_cached_already():
+def test_nobody_waits_for_what_is_cached_already() -> None:
     scheduler = make()
     scheduler.submit(generation([1, 2, 3]))
     scheduler.submit(generation([1, 2, 4]))
     assert admit(scheduler, cached=lambda ids: 2) == [[1, 2, 3], [1, 2, 4]]
 
 
-def test_nobody_waits_for_what_will_not_be_cached():
+def test_nobody_waits_for_what_will_not_be_cached() -> None:
     scheduler = make(cache_tokens=2)
     scheduler.submit(generation([1, 2, 3]))
     scheduler.submit(generation([1, 2, 3]))
     assert admit(scheduler) == [[1, 2, 3], [1, 2, 3]]
 
 
-def test_nobody_waits_for_one_that_was_abandoned():
+def test_nobody_waits_for_one_that_was_abandoned() -> None:
     scheduler = make()
     first, second = generation([1, 2, 3]), generation([1, 2, 3])
     scheduler.submit(first)
@@ -75,7 +75,7 @@ def test_nobody_waits_for_one_that_was_abandoned():
     assert [prefill.owner for prefill in scheduler.prefilling] == [second]
 
 
-def test_no_more_run_than_allowed_but_scoring_needs_no_row():
+def test_no_more_run_than_allowed_but_scoring_needs_no_row() -> None:
     scheduler = make(max_running=3)
     for first in range(4):
         scheduler.submit(generation([first, 7]))
@@ -84,7 +84,7 @@ def test_no_more_run_than_allowed_but_scoring_needs_no_row():
     assert [prefill.ids.tolist() for prefill in scheduler.waiting] == [[2, 7], [3, 7]]
 
 
-def test_a_step_has_no_more_tokens_than_allowed():
+def test_a_step_has_no_more_tokens_than_allowed() -> None:
     scheduler = make(max_step_tokens=10, max_running=50)
     for first in range(3):
         scheduler.submit(generation([first, *range(50, 56)]))  # 7 tokens each
@@ -96,7 +96,7 @@ def test_a_step_has_no_more_tokens_than_allowed():
     assert make(max_step_tokens=4, max_running=50).admit(decoding=4, cached=nothing) == []
 
 
-def test_first_come_first_served():
+def test_first_come_first_served() -> None:
     scheduler = make(max_step_tokens=6)
     for first in range(3):
         scheduler.submit(generation([first, 50, 51, 52]))

@@ -25,9 +25,12 @@ def stops_after(ids: list[int], strings: list[str]) -> int | None:
     return None
 
 
-@given(st.text(alphabet="ab\u00e9\u4e16\U0001f600", max_size=80), st.sampled_from(["ab", "a", "\u00e9a", "\U0001f600\u4e16", "abab"]))
+@given(
+    st.text(alphabet="ab\u00e9\u4e16\U0001f600", max_size=80),
+    st.sampled_from(["ab", "a", "\u00e9a", "\U0001f600\u4e16", "abab"]),
+)
 @settings(deadline=None, max_examples=300)
-def test_stops_with_the_byte_that_completes_the_string(text: str, stop: str):
+def test_stops_with_the_byte_that_completes_the_string(text: str, stop: str) -> None:
     at = text.find(stop)
     expected = None if at < 0 else len(text[: at + len(stop)].encode())
     assert stops_after(list(text.encode()), [stop]) == expected
@@ -35,19 +38,19 @@ def test_stops_with_the_byte_that_completes_the_string(text: str, stop: str):
 
 @given(st.lists(st.integers(0, 255), max_size=60))
 @settings(deadline=None)
-def test_bytes_that_are_no_text_do_not_hide_a_later_stop(noise: list[int]):
+def test_bytes_that_are_no_text_do_not_hide_a_later_stop(noise: list[int]) -> None:
     ids = [*noise, *b"<<</answer>"]
     found = stops_after(ids, ["</answer>"])
     assert found == len(ids)
 
 
-def test_the_earliest_of_several_strings_cuts():
+def test_the_earliest_of_several_strings_cuts() -> None:
     assert stops_after(list(b"one two three"), ["three", "wo"]) == 7
     assert cut_at_stop("one two three", ["three", "wo"]) == "one t"
     assert cut_at_stop("one", ["x"]) == "one"
 
 
-def test_tokens_without_text_do_not_hide_a_stop():
+def test_tokens_without_text_do_not_hide_a_stop() -> None:
     def decode(ids: TokenIds) -> str:
         return "".join(chr(id) for id in ids.tolist() if id < 1000)  # others are special, and skipped
 
@@ -57,7 +60,7 @@ def test_tokens_without_text_do_not_hide_a_stop():
     assert found.index(True) == len(ids) - 1
 
 
-def test_work_per_token_does_not_grow():
+def test_work_per_token_does_not_grow() -> None:
     decoded: list[int] = []
 
     def decode(ids: TokenIds) -> str:
@@ -73,5 +76,5 @@ def test_work_per_token_does_not_grow():
 
 
 @pytest.mark.parametrize("strings", [[], ["x"]])
-def test_nothing_to_find(strings: list[str]):
+def test_nothing_to_find(strings: list[str]) -> None:
     assert stops_after(list(b"abc"), strings) is None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,7 +14,7 @@ from turnpoint.engine.weights import copy_weights, weights_checksum
 from turnpoint.errors import WeightSyncError
 
 
-def tied_model():
+def tied_model() -> Any:
     model = tiny_model("gpt2")  # embedding and head are one tensor
     assert model.lm_head.weight is model.transformer.wte.weight
     return model
@@ -21,7 +24,7 @@ def state_of(model: torch.nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
 
 
-def test_checksum_changes_with_every_kind_of_mistake():
+def test_checksum_changes_with_every_kind_of_mistake() -> None:
     state = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0, 4.0])}
     checksum = weights_checksum(state)
     assert weights_checksum(dict(reversed(state.items()))) == checksum
@@ -37,13 +40,13 @@ def test_checksum_changes_with_every_kind_of_mistake():
     assert len({checksum, *map(weights_checksum, others)}) == 1 + len(others)
 
 
-def test_checksum_sees_values_not_memory():
+def test_checksum_sees_values_not_memory() -> None:
     values = torch.arange(6.0).reshape(2, 3)
     assert weights_checksum({"a": values}) == weights_checksum({"a": values.t().contiguous().t()})
     assert weights_checksum({"a": torch.tensor(1.0)}) != weights_checksum({"a": torch.tensor(2.0)})
 
 
-def test_copies_in_place_and_returns_the_senders_checksum():
+def test_copies_in_place_and_returns_the_senders_checksum() -> None:
     model, sender = tied_model(), tiny_model("gpt2", seed=1)
     pointers = {name: tensor.data_ptr() for name, tensor in model.named_parameters()}
     assert copy_weights(model, state_of(sender)) == weights_checksum(state_of(sender))
@@ -53,7 +56,7 @@ def test_copies_in_place_and_returns_the_senders_checksum():
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_ties_are_kept_however_often_they_are_named(twice: bool):
+def test_ties_are_kept_however_often_they_are_named(twice: bool) -> None:
     model = tied_model()
     state = state_of(tiny_model("gpt2", seed=1))
     if twice:
@@ -88,12 +91,15 @@ def _torn_tie(state: dict[str, Tensor]) -> None:
     [
         (_missing, r"1 weights are missing, the first is 'transformer.h.1.ln_1.weight'"),
         (_unknown, r"'module.x' is none of the model's"),
-        (_misshapen, r"'transformer.ln_f.bias' is torch.float32 \(31,\), the model's is torch.float32 \(32,\)"),
+        (
+            _misshapen,
+            r"'transformer.ln_f.bias' is torch.float32 \(31,\), the model's is torch.float32 \(32,\)",
+        ),
         (_other_dtype, r"'transformer.ln_f.bias' is torch.bfloat16"),
         (_torn_tie, r"'lm_head.weight' is tied to another"),
     ],
 )
-def test_a_bad_state_changes_nothing(spoil, message: str):  # type: ignore[no-untyped-def]
+def test_a_bad_state_changes_nothing(spoil: Callable[[dict[str, Tensor]], None], message: str) -> None:
     model = tied_model()
     before, state = state_of(model), state_of(tiny_model("gpt2", seed=1))
     spoil(state)

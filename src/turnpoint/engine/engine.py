@@ -171,10 +171,11 @@ class TorchEngine:
 
     def _fail_all(self, cause: BaseException) -> None:
         self._inbox = []
-        for sequence in list(self._waiters):
+        lost = list(self._waiters)
+        for sequence in lost:
             error = EngineError(
-                f"request {sequence.request.id!r}: a step of the engine failed, and with it all "
-                f"{len(self._waiters)} requests in flight: {type(cause).__name__}: {cause}"
+                f"request {sequence.request.id!r}: a step of the engine failed, and with it all {len(lost)} "
+                f"requests in flight: {type(cause).__name__}: {cause}"
             )
             error.__cause__ = cause
             self._fail(sequence, error)

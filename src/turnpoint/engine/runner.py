@@ -94,8 +94,7 @@ class Runner:
         began = time.perf_counter()
         self._drop_abandoned()
         running = len(self._decoding)  # those that join below have nothing for the network to do
-        for prefill in self._scheduler.admit(decoding=running, cached=self._cache.match):
-            self._start(prefill)
+        self._start(self._scheduler.admit(decoding=running, cached=self._cache.match))
         self._run_network(self._decoding[:running], self._scheduler.chunks(decoding=running))
         outcomes = [*self._sample(), *self._score()]
         self.stats += EngineStats(steps=1, seconds=time.perf_counter() - began)
@@ -103,27 +102,35 @@ class Runner:
 
     # --- in ---------------------------------------------------------------------------------------
 
-    def _start(self, prefill: Prefill) -> None:
-        """Gives an admitted sequence what is cached of its prefix, in a row or in a buffer of its own."""
-        cached = self._cache.read(prefill.ids)
-        self.stats += EngineStats(cached=prefill.computed)
-        if isinstance(prefill.owner, Generation):
-            prefill.owner.cached_tokens = prefill.computed
-            if prefill.complete:
-                self._decode_from_now_on(prefill, cached)
-                return
-        prefill.span = empty_span(self._shape, len(prefill.ids))
-        prefill.span.fill(cached)
+    def _start(self, admitted: Sequence[Prefill]) -> None:
+        """Gives each what is cached of its prefix: in a row when that is all, else in a buffer of its own."""
+        joining: list[tuple[Prefill, list[Span]]] = []
+        for prefill in admitted:
+            cached = self._cache.read(prefill.ids)
+            self.stats += EngineStats(cached=prefill.computed)
+            if isinstance(prefill.owner, Generation):
+                prefill.owner.cached_tokens = prefill.computed
+                if prefill.complete:
+                    joining.append((prefill, cached))
+                    continue
+            prefill.span = empty_span(self._shape, len(prefill.ids))
+            prefill.span.fill(cached)
+        self._decode_from_now_on(joining)
 
-    def _decode_from_now_on(self, prefill: Prefill, spans: Sequence[Span]) -> None:
-        assert isinstance(prefill.owner, Generation)
-        self._scheduler.prefilling.remove(prefill)
-        self._decoding.append(prefill.owner)
+    def _decode_from_now_on(self, joining: Sequence[tuple[Prefill, list[Span]]]) -> None:
+        """Gives each sequence a row that holds its prefix."""
+        first = len(self._decoding)
+        for prefill, _ in joining:
+            self._scheduler.prefilling.remove(prefill)
+            assert isinstance(prefill.owner, Generation)
+            self._decoding.append(prefill.owner)
         self._fit_rows()
-        self._rows.view(len(self._decoding) - 1, 0, len(prefill.ids)).fill(spans)
+        for row, (prefill, spans) in enumerate(joining, start=first):
+            self._rows.view(row, 0, len(prefill.ids)).fill(spans)
 
     def _fit_rows(self) -> None:
-        self._rows.fit(len(self._decoding), max(sequence.length for sequence in self._decoding))
+        if self._decoding:
+            self._rows.fit(len(self._decoding), max(sequence.length for sequence in self._decoding))
 
     # --- through the network ----------------------------------------------------------------------
 
@@ -136,26 +143,23 @@ class Runner:
         flat = self._tensor(np.concatenate(positions))
         if not len(flat):
             return
-        if decoding:
-            self._fit_rows()
+        self._fit_rows()
         rows = flat[: len(decoding)]
         layout = StepLayout(rows=self._rows, positions=rows, chunks=pieces)
         hidden = self._decoder.hidden(self._tensor(np.concatenate(ids)), flat, layout)
         self._rows.hidden[torch.arange(len(rows), device=rows.device), rows] = hidden[: len(rows)]
-        at = len(rows)
+        at, joining = len(rows), list[tuple[Prefill, list[Span]]]()
         for chunk, piece in zip(chunks, pieces, strict=True):
-            piece.span.hidden[chunk.start : chunk.end] = hidden[at : at + chunk.end - chunk.start]
-            at += chunk.end - chunk.start
-            self._advance(chunk.prefill, chunk.end)
+            end = at + chunk.end - chunk.start
+            piece.span.hidden[chunk.start : chunk.end] = hidden[at:end]
+            at = end
+            chunk.prefill.computed = chunk.end
+            if chunk.prefill.complete:
+                self._cache.insert(chunk.prefill.ids, piece.span.part)
+                if isinstance(chunk.prefill.owner, Generation):
+                    joining.append((chunk.prefill, [piece.span]))
+        self._decode_from_now_on(joining)
         self.stats += EngineStats(decoded=len(rows), prefilled=len(flat) - len(rows))
-
-    def _advance(self, prefill: Prefill, computed: int) -> None:
-        prefill.computed = computed
-        if prefill.complete:
-            span = _span(prefill)
-            self._cache.insert(prefill.ids, span.part)
-            if isinstance(prefill.owner, Generation):
-                self._decode_from_now_on(prefill, [span])
 
     def _tensor(self, array: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self._shape.device)

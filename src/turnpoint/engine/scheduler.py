@@ -10,7 +10,7 @@ since no more than that many may run, prefixes always progress.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from turnpoint.engine.prefix_cache import common_prefix
@@ -81,38 +81,39 @@ class Scheduler:
         room -= sum(isinstance(prefill.owner, Generation) for prefill in self.prefilling)
         budget = self._max_step_tokens - decoding
         budget -= sum(len(prefill.ids) - prefill.computed for prefill in self.prefilling)
+        leaders = [prefill for prefill in self.prefilling if self._leads(prefill)]
+        still_waiting: list[Prefill] = []
         admitted: list[Prefill] = []
         for prefill in self.waiting:
-            if budget <= 0:
-                break
             needs_row = isinstance(prefill.owner, Generation)
-            if (needs_row and not room) or self._must_wait(prefill, cached):
+            if budget <= 0 or (needs_row and not room) or self._must_wait(prefill, leaders, cached):
+                still_waiting.append(prefill)
                 continue
-            self.prefilling.append(prefill)
             admitted.append(prefill)
             room -= needs_row
             budget -= len(prefill.ids) - prefill.computed
-        if admitted:
-            started = set(admitted)
-            self.waiting = [prefill for prefill in self.waiting if prefill not in started]
+            if self._leads(prefill):
+                leaders.append(prefill)
+        self.prefilling += admitted
+        self.waiting = still_waiting
         return admitted
 
-    def _must_wait(self, prefill: Prefill, cached: Callable[[TokenIds], int]) -> bool:
-        """Says whether another is prefilling more of this prefix than is cached; if not, sets `computed`."""
-        if prefill.waits_for in self.prefilling and self._still_shared(prefill, prefill.waits_for):
+    def _leads(self, prefill: Prefill) -> bool:
+        """Says whether others may wait for it: it has tokens to compute, and they will be cached."""
+        return not prefill.complete and len(prefill.ids) <= self._cache_tokens
+
+    def _must_wait(
+        self, prefill: Prefill, leaders: Sequence[Prefill], cached: Callable[[TokenIds], int]
+    ) -> bool:
+        """Says whether a leader is computing more of this prefix than is cached; if not, sets `computed`."""
+        if prefill.waits_for in leaders:
             return True
         prefill.computed = cached(prefill.ids)
-        for other in self.prefilling:
-            if self._still_shared(prefill, other) > prefill.computed:
-                prefill.waits_for = other
+        for leader in leaders:
+            if common_prefix(prefill.ids, leader.ids) > prefill.computed:
+                prefill.waits_for = leader
                 return True
         return False
-
-    def _still_shared(self, prefill: Prefill, other: Prefill) -> int:
-        """Returns how many leading tokens `other` is going to compute, and to cache, for `prefill`."""
-        if other.complete or len(other.ids) > self._cache_tokens:
-            return 0
-        return common_prefix(prefill.ids, other.ids)
 
     def chunks(self, *, decoding: int) -> list[Chunk]:
         """Returns the pieces of prefixes that fit into the step beside `decoding` tokens, oldest first."""
