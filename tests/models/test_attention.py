@@ -50,7 +50,7 @@ def test_a_token_sees_a_window_up_to_and_including_itself() -> None:
     assert visible(index, index, 2)[3].tolist() == [False, False, True, True]
 
 
-def test_masked_keys_get_no_gradient_and_may_be_nan_free_of_effect() -> None:
+def test_masked_keys_get_no_gradient() -> None:
     asked = call([[[1.0], [1.0]]], [[[1.0], [5.0]]], [[[1.0], [7.0]]])
     value = asked.value.clone().requires_grad_()
     mask = torch.tensor([[True, False], [True, False]])

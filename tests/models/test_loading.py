@@ -52,7 +52,7 @@ def test_loading_says_nothing_and_leaves_transformers_as_it_was(
     capfd.readouterr()
     load_model(folder, device="cpu", dtype="float32")
     assert capfd.readouterr() == ("", "")
-    assert logging.get_verbosity() == logging.WARNING
+    assert logging.get_verbosity() == 30  # warnings
     assert logging.is_progress_bar_enabled()
 
 

@@ -93,6 +93,4 @@ def _plain_copy(model: Any) -> Any:
     with torch.device("meta"):  # no second set of weights
         plain = cast(Any, AutoModelForCausalLM).from_config(config, dtype=torch.float32)
     plain.load_state_dict(model.state_dict(), assign=True)
-    plain.tie_weights()
-    plain.generation_config = model.generation_config
     return plain
