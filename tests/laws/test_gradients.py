@@ -227,3 +227,32 @@ def test_cutting_a_segment_in_two_changes_nothing(at: int, aggregation: str) -> 
     cut_metrics, actual = packed_gradients(pack([(cut, cut_credits)], aggregation=aggregation))
     assert relative_difference(actual, expected) < 1e-5
     assert loss_of(cut_metrics) == pytest.approx(loss_of(metrics), rel=1e-5)
+
+
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
+def test_a_rollout_without_signal_counts_in_the_denominator_and_is_not_packed(aggregation: str) -> None:
+    model = plain_model()
+    group, credits = make_item(FORKED, model=model)
+    silent = {4, 6}  # segments of two leaves
+    quiet = [
+        replace(it, advantages=float_array(np.zeros(len(it.weights)))) if it.segment in silent else it
+        for it in credits
+    ]
+    step = pack([(group, quiet)], aggregation=aggregation)
+    loss = plain_loss(model, [(group, quiet)], aggregation=aggregation)
+    loss.backward()
+    metrics, packed = packed_gradients(step)
+    assert loss_of(metrics) == pytest.approx(float(loss.detach()), rel=1e-4, abs=1e-6)
+    assert relative_difference(packed, gradients(model)) < 1e-5
+    full = pack([(group, credits)], aggregation=aggregation)
+    assert (step.denominator, step.trained_tokens) == (full.denominator, full.trained_tokens)
+    assert step.packed_tokens < full.packed_tokens
+
+
+def test_a_step_without_any_signal_costs_nothing() -> None:
+    group, credits = make_item(FORKED, model=plain_model())
+    quiet = [replace(it, advantages=float_array(np.zeros(len(it.weights)))) for it in credits]
+    step = pack([(group, quiet)])
+    assert (step.trees, step.packed_tokens) == ((), 0)
+    metrics, _ = packed_gradients(step)
+    assert loss_of(metrics) == 0.0

@@ -4,13 +4,16 @@ Invariants, tested in tests/laws/:
   1. every POLICY token with a weight, of a valid member, trains in exactly one tree, exactly once;
   2. loss and gradient do not depend on the order of groups or siblings, on how the step is cut into
      trees, or on where segments are cut;
-  3. a token without weight, or of an invalid member, is as if it had never been sampled.
+  3. a token without weight, or of an invalid member, is as if it had never been sampled;
+  4. a rollout whose advantages are all 0 and that no teacher judges counts in every denominator and is
+     not packed: its gradient is exactly 0, so it costs nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
@@ -59,7 +62,8 @@ def pack_step(
         Share(rollout=rollout, sequence_id=index, factor=factor)
         for index, (rollout, factor) in enumerate(zip(rollouts, factors, strict=True))
     )
-    subtrees = [part for group in groups for part in _cut([next(shares) for _ in group], max_tokens)]
+    moving = ([share for share in islice(shares, len(group)) if share.rollout.moves] for group in groups)
+    subtrees = [part for group in moving for part in _cut(group, max_tokens)]
     trees = tuple(pack_row(some, device=device) for some in _fill(subtrees, max_tokens))
     return PackedStep(
         trees=trees,

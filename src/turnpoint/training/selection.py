@@ -18,6 +18,14 @@ class TrainedSegment:
     credit: SegmentCredit
     offsets: npt.NDArray[np.int64]  # indices among the segment's tokens, rising, at least one
 
+    @property
+    def moves(self) -> bool:
+        """Whether a teacher speaks or some advantage is not 0."""
+        advantages = self.credit.advantages
+        return self.credit.teacher is not None or (
+            advantages is not None and bool(advantages[self.offsets].any())
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainedRollout:
@@ -31,6 +39,11 @@ class TrainedRollout:
     def length(self) -> int:
         """How many tokens train."""
         return sum(len(segment.offsets) for segment in self.segments)
+
+    @property
+    def moves(self) -> bool:
+        """Whether its loss can have a gradient at all."""
+        return any(segment.moves for segment in self.segments)
 
 
 def trained_rollouts(group: Group, credits: Sequence[SegmentCredit]) -> list[TrainedRollout]:
