@@ -27,6 +27,7 @@ check: $(VENV)/dev.stamp docs
 
 docs: $(BIN)/python
 	$(BIN)/python scripts/check_docs.py
+	$(BIN)/python scripts/readme_tree.py
 
 bench: $(VENV)/bench.stamp
 	set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done

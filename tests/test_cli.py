@@ -15,38 +15,14 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from transformers import AutoModelForCausalLM
 
+from tests.recipe import write_tiny_recipe
 from tests.tiny import save_tiny_model
 from turnpoint import cli
 from turnpoint.reports.run_log import read_metrics
 from turnpoint.rollout import read_groups
 from turnpoint.training.checkpoint import latest_checkpoint
-
-REWARDS = '''
-def vowels(completion, task):
-    """The share of vowels: a random model earns a little, and can learn to earn more."""
-    return sum(character in "aeiou" for character in completion) / max(1, len(completion))
-
-def always_none(completion, task):
-    return None
-
-def none(completion, task):
-    return 1.0 if completion == task.answer else None
-
-def nan(completion, task):
-    return 1.0 if completion == task.answer else float("nan")
-
-def infinite(completion, task):
-    return 1.0 if completion == task.answer else float("inf")
-
-def text(completion, task):
-    return 1.0 if completion == task.answer else "1"
-
-def sometimes(completion, task):
-    return None if "a" in completion else vowels(completion, task)
-'''
 
 
 @dataclass(frozen=True)
@@ -83,24 +59,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def recipe(tmp_path: Path, tiny_folder: Path) -> Path:
-    rows = [{"question": f"{a} + {b} =", "answer": str(a + b)} for a in range(4) for b in range(4)]
-    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "rewards.py").write_text(REWARDS)
-    tree: dict[str, Any] = {
-        "name": "tiny",
-        "output_dir": str(tmp_path / "runs"),
-        "model": {"path": str(tiny_folder), "dtype": "float32"},
-        "tasks": {"kind": "jsonl", "path": str(tmp_path / "sums.jsonl")},
-        "verifier": {"kind": "function", "path": f"{tmp_path / 'rewards.py'}:vowels"},
-        "sampling": {"max_new_tokens": 8},
-        "rollout": {"prompts_per_step": 4, "samples_per_prompt": 4},
-        "optimizer": {"learning_rate": 0.01},
-        "training": {"steps": 2},
-        "evaluation": {"tasks": 4, "samples": 2},
-    }
-    path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(tree))
-    return path
+    return write_tiny_recipe(tmp_path / "recipe.yaml", model=tiny_folder)
 
 
 def test_a_run_trains_and_leaves_what_it_promises(
