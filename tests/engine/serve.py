@@ -48,9 +48,8 @@ def prompt(length: int, seed: int = 0) -> TokenIds:
 
 
 def ask(id: str = "r", prompt_ids: npt.ArrayLike = (20, 21, 22), **options: Any) -> GenerateRequest:
-    return GenerateRequest(
-        id=id, prompt_ids=token_array(np.asarray(prompt_ids)), **{"max_tokens": 8, **options}
-    )
+    given: dict[str, Any] = {"max_tokens": 8, **options}
+    return GenerateRequest(id=id, prompt_ids=token_array(np.asarray(prompt_ids)), **given)
 
 
 def asks(count: int, prompt_ids: npt.ArrayLike, **options: Any) -> list[GenerateRequest]:

@@ -10,11 +10,9 @@ from turnpoint._lazy import lazy
 
 if TYPE_CHECKING:
     from turnpoint.engine.engine import TorchEngine as TorchEngine
-    from turnpoint.engine.runner import EngineStats as EngineStats
+    from turnpoint.engine.stats import EngineStats as EngineStats
     from turnpoint.engine.weights import weights_checksum as weights_checksum
 
 __all__ = ["EngineStats", "TorchEngine", "weights_checksum"]
 
-__getattr__ = lazy(
-    __name__, {"EngineStats": "runner", "TorchEngine": "engine", "weights_checksum": "weights"}
-)
+__getattr__ = lazy(__name__, {"EngineStats": "stats", "TorchEngine": "engine", "weights_checksum": "weights"})

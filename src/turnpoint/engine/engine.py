@@ -18,8 +18,9 @@ from typing import cast
 from torch import Tensor
 
 from turnpoint.engine.requests import check_generate, check_score
-from turnpoint.engine.runner import EngineStats, Outcome, Runner
+from turnpoint.engine.runner import Outcome, Runner
 from turnpoint.engine.sequence import Generation, Scoring
+from turnpoint.engine.stats import EngineStats
 from turnpoint.engine.weights import copy_weights
 from turnpoint.errors import EngineError, WeightSyncError
 from turnpoint.models.decoder import Decoder

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,33 +20,13 @@ from turnpoint.engine.scheduler import Chunk, Prefill, Scheduler
 from turnpoint.engine.scorer import score_logits
 from turnpoint.engine.sequence import Generation, Scoring
 from turnpoint.engine.span import CacheShape, Span, empty_span
+from turnpoint.engine.stats import EngineStats
 from turnpoint.models.decoder import Decoder
 from turnpoint.protocols import Completion, Scores
 
 _SCORE_CHUNK = 256  # positions whose logits exist at the same time
 
 Outcome: TypeAlias = "tuple[Generation, Completion] | tuple[Scoring, Scores]"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStats:
-    """What the engine has done so far; subtract two to get what lies between them."""
-
-    steps: int = 0
-    seconds: float = 0.0  # in steps
-    prefilled: int = 0  # prefix tokens through the network
-    decoded: int = 0  # sampled tokens through the network
-    cached: int = 0  # prefix tokens read from the prefix cache instead
-    sampled: int = 0  # tokens drawn
-    scored: int = 0  # given tokens scored
-
-    def __add__(self, other: EngineStats) -> EngineStats:
-        names = [field.name for field in fields(self)]
-        return EngineStats(**{name: getattr(self, name) + getattr(other, name) for name in names})
-
-    def __sub__(self, other: EngineStats) -> EngineStats:
-        names = [field.name for field in fields(self)]
-        return EngineStats(**{name: getattr(self, name) - getattr(other, name) for name in names})
 
 
 class Runner:
@@ -127,6 +106,7 @@ class Runner:
         self._fit_rows()
         for row, (prefill, spans) in enumerate(joining, start=first):
             self._rows.view(row, 0, len(prefill.ids)).fill(spans)
+            prefill.span = None  # those that waited for it still know it
 
     def _fit_rows(self) -> None:
         if self._decoding:
@@ -217,6 +197,7 @@ class Runner:
                 budget -= scoring.scored - before
             if scoring.done:
                 self._scheduler.prefilling.remove(prefill)
+                prefill.span = None
                 outcomes.append((scoring, scoring.scores()))
         return outcomes
 

@@ -1,0 +1,170 @@
+"""Rollouts per second: our engine against transformers' `generate` and its continuous batching.
+
+    python benchmarks/rollout.py --model PATH [--rounds 5]
+
+Every round gives the same new prompts to each arm, one after the other, so that a busy machine hits all of
+them; every completion has the same fixed length. Prints one JSON line per arm and one with the ratios of
+median times. All arms sample from the whole law at temperature 1; only ours returns log-probabilities.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from turnpoint.engine import TorchEngine
+from turnpoint.models.decoder import Decoder
+from turnpoint.protocols import GenerateRequest
+from turnpoint.types import TokenIds, token_array
+
+Arm = Callable[[int, list[TokenIds]], int]  # round, prompts -> tokens sampled
+
+
+def load(path: str) -> Any:
+    """Returns the model in bfloat16."""
+    return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
+
+
+def ours(path: str, samples: int, new_tokens: int) -> Arm:
+    """Returns the arm of `TorchEngine`."""
+    decoder = Decoder(model := load(path), vocab_size=model.config.vocab_size)
+    engine = TorchEngine(decoder, decode=lambda ids: "", context_length=2048)
+
+    async def serve(number: int, prompts: list[TokenIds]) -> int:
+        requests = [
+            GenerateRequest(id=f"{number}/{row}/{sample}", prompt_ids=prompt, max_tokens=new_tokens)
+            for row, prompt in enumerate(prompts)
+            for sample in range(samples)
+        ]
+        completions = await asyncio.gather(*[engine.generate(request) for request in requests])
+        return sum(len(completion.token_ids) for completion in completions)
+
+    return lambda number, prompts: asyncio.run(serve(number, prompts))
+
+
+def generate(path: str, samples: int, new_tokens: int) -> Arm:
+    """Returns the arm of transformers' `generate`."""
+    model = load(path)
+    model.generation_config.eos_token_id = None
+
+    def run(number: int, prompts: list[TokenIds]) -> int:
+        ids = torch.from_numpy(np.stack(prompts).astype(np.int64))
+        with torch.inference_mode():
+            output = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=True,
+                top_k=0,
+                top_p=1.0,
+                temperature=1.0,
+                num_return_sequences=samples,
+                max_new_tokens=new_tokens,
+                pad_token_id=0,
+            )
+        return output[:, ids.shape[1] :].numel()
+
+    return run
+
+
+def generate_batch(path: str, samples: int, new_tokens: int) -> Arm:
+    """Returns the arm of transformers' continuous batching."""
+    model = load(path)
+    config = transformers.GenerationConfig(
+        do_sample=True,
+        top_k=0,
+        top_p=1.0,
+        temperature=1.0,
+        max_new_tokens=new_tokens,
+        eos_token_id=-1,
+        pad_token_id=0,
+    )
+    batching = transformers.ContinuousBatchingConfig(max_batch_tokens=2048, num_blocks=128)
+
+    def run(number: int, prompts: list[TokenIds]) -> int:
+        inputs = [prompt.tolist() for prompt in prompts for _ in range(samples)]
+        outputs = model.generate_batch(
+            inputs=inputs,
+            generation_config=config,
+            continuous_batching_config=batching,
+            persistent_manager=True,
+            warmup=False,
+        )
+        return sum(len(output.generated_tokens) for output in outputs.values())
+
+    return run
+
+
+def measure(arms: dict[str, Arm], options: argparse.Namespace) -> dict[str, list[float]]:
+    """Returns seconds per arm and round; the first round warms up and is not counted."""
+    rng = np.random.default_rng(0)
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    expected = options.prompts * options.samples * options.new_tokens
+    for number in range(options.rounds + 1):
+        shape = (options.prompts, options.prompt_tokens)
+        prompts = [token_array(row) for row in rng.integers(100, 40_000, shape)]
+        for name, arm in arms.items():
+            began = time.perf_counter()
+            sampled = arm(number, prompts)
+            elapsed = time.perf_counter() - began
+            if sampled != expected:
+                raise SystemExit(f"{name} sampled {sampled} tokens, not {expected}: the arms do not compare")
+            if number:
+                seconds[name].append(elapsed)
+    return seconds
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--model", required=True, help="folder of a Hugging Face model")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--prompt-tokens", type=int, default=64)
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--peers", nargs="*", default=["generate", "generate_batch"])
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    makers = {"generate": generate, "generate_batch": generate_batch}
+    chosen = {"turnpoint": ours, **{name: makers[name] for name in options.peers}}
+    arms = {name: make(options.model, options.samples, options.new_tokens) for name, make in chosen.items()}
+    setting = {
+        "benchmark": "rollout",
+        **{
+            key.replace("-", "_"): value
+            for key, value in vars(options).items()
+            if key not in {"peers", "model"}
+        },
+        "model": os.path.basename(os.path.normpath(options.model)),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load_at_start": round(os.getloadavg()[0], 1),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    seconds = measure(arms, options)
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    sampled = options.prompts * options.samples * options.new_tokens
+    for name, times in seconds.items():
+        rate = round(sampled / medians[name], 1)
+        rounded = [round(value, 2) for value in times]
+        print(json.dumps({**setting, "arm": name, "seconds": rounded, "tokens_per_second": rate}))
+    ratios = {name: round(medians[name] / medians["turnpoint"], 2) for name in options.peers}
+    print(json.dumps({**setting, "arm": "turnpoint over", "times_faster": ratios}))
+
+
+if __name__ == "__main__":
+    main()
