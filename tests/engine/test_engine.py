@@ -354,7 +354,7 @@ def test_what_a_waiter_asks_next_is_in_time_for_the_next_step() -> None:
         await long
         return steps
 
-    assert asyncio.run(main()) == 6  # the first turn also waits for the prompt it shares with the long one
+    assert asyncio.run(main()) == 5
 
 
 def test_the_same_requests_give_the_same_bits() -> None:

@@ -52,7 +52,8 @@ def _likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
 def draw(*, probs: Float[Tensor, "n V"], uniforms: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     """Returns per row the first token whose cumulative mass exceeds `uniforms` x the total mass.
 
-    `probs` need not sum to one; `uniforms` are float64, and 1 itself gives the last token with mass. Raises EngineError when a row has no finite mass.
+    `probs` need not sum to one; `uniforms` are float64, and 1 itself gives the last token with mass.
+    Raises EngineError when a row has no finite mass.
     """
     vocab = probs.shape[1]
     whole = vocab // _BLOCK * _BLOCK
