@@ -340,6 +340,23 @@ def test_the_loop_is_free_while_a_step_computes() -> None:
     asyncio.run(main())
 
 
+def test_what_a_waiter_asks_next_is_in_time_for_the_next_step() -> None:
+    engine = make_engine()
+
+    async def chain() -> int:
+        for turn in range(5):
+            await engine.generate(ask(f"turn {turn}", max_tokens=1))
+        return engine.stats.steps
+
+    async def main() -> int:
+        long = asyncio.create_task(engine.generate(ask("long", max_tokens=50)))
+        steps = await chain()
+        await long
+        return steps
+
+    assert asyncio.run(main()) == 5
+
+
 def test_the_same_requests_give_the_same_bits() -> None:
     def run() -> list[bytes]:
         requests = [ask(f"r{i}", prompt(5 + i % 3), max_tokens=5 + 3 * i, seed=7) for i in range(9)]

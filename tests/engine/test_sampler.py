@@ -24,7 +24,7 @@ def test_draw_is_the_inverse_cdf(vocab: int) -> None:
     assert drawn.tolist() == list(range(vocab))
 
 
-@pytest.mark.parametrize("uniform", [0.0, 2.0**-53, 0.5, ALMOST_ONE])
+@pytest.mark.parametrize("uniform", [0.0, 2.0**-53, 0.5, ALMOST_ONE, 1.0])
 @pytest.mark.parametrize("vocab", [5, 600])
 def test_never_a_token_of_zero_mass(uniform: float, vocab: int) -> None:
     for support in ([0], [vocab - 1], [vocab // 2], [1, vocab - 2]):

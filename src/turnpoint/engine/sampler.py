@@ -52,7 +52,8 @@ def _likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
 def draw(*, probs: Float[Tensor, "n V"], uniforms: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     """Returns per row the first token whose cumulative mass exceeds `uniforms` x the total mass.
 
-    `probs` need not sum to one; `uniforms` are float64. Raises EngineError when a row has no finite mass.
+    `probs` need not sum to one; `uniforms` are float64, and 1 itself gives the last token with mass.
+    Raises EngineError when a row has no finite mass.
     """
     vocab = probs.shape[1]
     whole = vocab // _BLOCK * _BLOCK
@@ -70,7 +71,7 @@ def _find(masses: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the bin where each uniform falls and how far into the bin, in [0, 1]."""
     cumulative = masses.cumsum(-1)
     total = cumulative[:, -1:]
-    # rounding may carry u * total up to the total itself, beyond the last bin that has mass
+    # a fraction that rounding has carried up to 1 must not fall beyond the last bin that has mass
     below = torch.nextafter(total, torch.zeros_like(total))
     target = torch.minimum(uniforms.unsqueeze(1) * total, below)
     found = torch.searchsorted(cumulative, target, right=True)
