@@ -107,12 +107,18 @@ def test_it_learns(turnpoint: Command, recipe: Path) -> None:
     assert sum(rewards[:3]) / 3 < 0.3
     assert sum(rewards[-3:]) / 3 > 0.6
     assert all(step.metrics["grad_norm"] > 0 for step in steps[:5])
+    assert "training reward rose" in answer.out
 
 
 def test_the_same_recipe_gives_the_same_run_bit_for_bit(turnpoint: Command, recipe: Path) -> None:
+    outputs: list[str] = []
     for _ in range(2):
-        assert turnpoint("train", recipe, "evaluation=null").status == 0
+        answer = turnpoint("train", recipe, "evaluation=null")
+        assert answer.status == 0
+        outputs.append(answer.out)
     first, second = (recipe.parent / "runs" / name for name in ("tiny", "tiny-2"))
+    assert "holds another run" not in outputs[0]
+    assert f"this one goes to {second}" in outputs[1]
     groups = [{group.id: group for group in read_groups(run / "rollouts.jsonl")} for run in (first, second)]
     for name, group in groups[0].items():
         assert group.tree == groups[1][name].tree

@@ -21,12 +21,14 @@ from turnpoint.assemble import (
 from turnpoint.config import EvaluationConfig, RunConfig, load_recipe
 from turnpoint.credit import GroupAdvantage
 from turnpoint.errors import RecipeError, RunFolderError
+from turnpoint.metrics import metric_values
 from turnpoint.models.export import export_model
 from turnpoint.protocols import Verifier
-from turnpoint.reports.comparison import compare
-from turnpoint.reports.findings import FindingLimits
+from turnpoint.reports.comparison import compare, entropy_collapse, reward_trend
+from turnpoint.reports.findings import Finding, FindingLimits
 from turnpoint.reports.plan import ModelFacts, Plan, make_plan
 from turnpoint.reports.run_log import RunFolder
+from turnpoint.reports.step import StepReport
 from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout.evaluate import Evaluation
 from turnpoint.rollout.evaluate import evaluate as evaluate_tasks
@@ -129,8 +131,11 @@ class _Session:
         held_out, _, _ = await self._usable(problems.evaluation) if how else (problems.evaluation, [], [])
         folder.write_recipe(config)
         folder.write_environment(device=str(self.policy.model.decoder.device))
+        if folder.note:
+            self.terminal.line(folder.note, "yellow")
         self.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks), folder))
         evaluations: list[Evaluation] = []
+        reports: list[StepReport] = []
 
         async def evaluate_at(step: int, title: str) -> None:
             if how is not None:
@@ -142,15 +147,14 @@ class _Session:
         with RolloutWriter(folder.rollouts) as recorder, _Saving(trainer, folder, self.terminal) as saving:
             loop = self._loop(tasks, order, trainer, recorder, folder)
             for index in range(config.training.steps):
-                await loop.step(index)
+                reports.append(await loop.step(index))
                 saving.done = index + 1
                 if _due(config.training.save_every, saving.done):
                     saving.save()
                 if how and _due(how.every, saving.done) and saving.done < config.training.steps:
                     await evaluate_at(saving.done, f"after step {saving.done}")
         await evaluate_at(config.training.steps, "after training")
-        if evaluations:
-            self.terminal.findings(compare(evaluations[0], evaluations[-1]))
+        self.terminal.findings(_verdict(reports, evaluations))
         self.terminal.line(
             f"files in {folder.path}; a Hugging Face folder: turnpoint export {folder.path} DIR"
         )
@@ -281,6 +285,17 @@ class _Saving:
         if kind is not None:
             self._terminal.line(f"stopped after {self.done} completed steps")
         self.save()
+
+
+def _verdict(reports: Sequence[StepReport], evaluations: Sequence[Evaluation]) -> list[Finding]:
+    """Returns what the whole run can be said to have done."""
+    values = [metric_values(report.metrics) for report in reports]
+    trends = [
+        reward_trend([value["reward"] for value in values if "reward" in value]),
+        entropy_collapse([value["entropy"] for value in values if "entropy" in value]),
+    ]
+    changes = compare(evaluations[0], evaluations[-1]) if evaluations else ()
+    return [*(finding for finding in trends if finding is not None), *changes]
 
 
 def _due(every: int | None, done: int) -> bool:
