@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,6 @@ from turnpoint.reports.comparison import compare, entropy_collapse, reward_trend
 from turnpoint.reports.findings import Finding, FindingLimits
 from turnpoint.reports.plan import ModelFacts, Plan, make_plan
 from turnpoint.reports.run_log import RunFolder
-from turnpoint.reports.step import StepReport
 from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout.evaluate import Evaluation
 from turnpoint.rollout.evaluate import evaluate as evaluate_tasks
@@ -135,7 +134,7 @@ class _Session:
             self.terminal.line(folder.note, "yellow")
         self.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks), folder))
         evaluations: list[Evaluation] = []
-        reports: list[StepReport] = []
+        history: list[dict[str, float]] = []  # figures only: groups of a long run would not fit
 
         async def evaluate_at(step: int, title: str) -> None:
             if how is not None:
@@ -147,14 +146,14 @@ class _Session:
         with RolloutWriter(folder.rollouts) as recorder, _Saving(trainer, folder, self.terminal) as saving:
             loop = self._loop(tasks, order, trainer, recorder, folder)
             for index in range(config.training.steps):
-                reports.append(await loop.step(index))
+                history.append(metric_values((await loop.step(index)).metrics))
                 saving.done = index + 1
                 if _due(config.training.save_every, saving.done):
                     saving.save()
                 if how and _due(how.every, saving.done) and saving.done < config.training.steps:
                     await evaluate_at(saving.done, f"after step {saving.done}")
         await evaluate_at(config.training.steps, "after training")
-        self.terminal.findings(_verdict(reports, evaluations))
+        self.terminal.findings(_verdict(history, evaluations))
         self.terminal.line(
             f"files in {folder.path}; a Hugging Face folder: turnpoint export {folder.path} DIR"
         )
@@ -287,12 +286,11 @@ class _Saving:
         self.save()
 
 
-def _verdict(reports: Sequence[StepReport], evaluations: Sequence[Evaluation]) -> list[Finding]:
-    """Returns what the whole run can be said to have done."""
-    values = [metric_values(report.metrics) for report in reports]
+def _verdict(history: Sequence[Mapping[str, float]], evaluations: Sequence[Evaluation]) -> list[Finding]:
+    """Returns what the whole run can be said to have done; `history` holds the figures of each step."""
     trends = [
-        reward_trend([value["reward"] for value in values if "reward" in value]),
-        entropy_collapse([value["entropy"] for value in values if "entropy" in value]),
+        reward_trend([figures["reward"] for figures in history if "reward" in figures]),
+        entropy_collapse([figures["entropy"] for figures in history if "entropy" in figures]),
     ]
     changes = compare(evaluations[0], evaluations[-1]) if evaluations else ()
     return [*(finding for finding in trends if finding is not None), *changes]
