@@ -52,7 +52,9 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, default=256)
     parser.add_argument("--completion-tokens", type=int, nargs=2, default=[64, 128], help="from, to")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     for dtype in arguments.dtypes:
         print(json.dumps(compare(arguments, dtype) | machine()), flush=True)
     print(json.dumps(head_memory() | machine()), flush=True)
@@ -78,7 +80,12 @@ def compare(arguments: argparse.Namespace, dtype: str) -> dict[str, Any]:
             losses[name] = way()
             seconds[name].append(time.perf_counter() - start)
             cpu_seconds[name].append(time.process_time() - cpu_start)
-            grads[name] = take_gradients(ours if name == "tree" else peer)
+        grads = {
+            "tree": {name: grad.clone() for name, grad in trainer.gradients().items()},
+            "padded_rows": {name: weight.grad.float() for name, weight in peer.named_parameters()},
+        }
+        trainer.zero_grad()
+        peer.zero_grad()
     medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}
     cpu_medians = {name: statistics.median(times[1:]) for name, times in cpu_seconds.items()}
     return {
@@ -89,6 +96,9 @@ def compare(arguments: argparse.Namespace, dtype: str) -> dict[str, Any]:
         "tokens": {"tree": step.packed_tokens, "padded_rows": padded_tokens(group)},
         "seconds": {name: round(value, 3) for name, value in medians.items()},
         "all_seconds": {name: [round(value, 2) for value in times] for name, times in seconds.items()},
+        "all_cpu_seconds": {
+            name: [round(value, 2) for value in times] for name, times in cpu_seconds.items()
+        },
         "ratio": round(medians["padded_rows"] / medians["tree"], 2),
         "cpu_ratio": round(cpu_medians["padded_rows"] / cpu_medians["tree"], 2),
         "losses": losses,
@@ -197,13 +207,6 @@ def load(folder: str, dtype: str) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=getattr(torch, dtype), local_files_only=True
     ).eval()
-
-
-def take_gradients(model: Any) -> dict[str, Tensor]:
-    """Returns the gradients of `model` in float32, and clears them."""
-    taken = {name: weight.grad.float() for name, weight in model.named_parameters()}
-    model.zero_grad()
-    return taken
 
 
 def distance(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:

@@ -278,10 +278,8 @@ def test_bfloat16_gradients_are_near_those_of_float32() -> None:
     rounded = Decoder(tiny_model().to(torch.bfloat16), vocab_size=exact.vocab_size)
     ours = trainer(rounded)
     ours.forward_backward(step)
-    state = ours.state_dict()
-    assert all(tensor.dtype in (torch.float32, torch.int64) for tensor in state.values())
-    expected = sum(float(grad.square().sum()) for grad in gradients(exact.model).values()) ** 0.5
-    assert number(ours.optim_step(), "grad_norm") == pytest.approx(expected, rel=0.1)
+    assert all(grad.dtype == torch.float32 for grad in ours.gradients().values())
+    assert relative_difference(ours.gradients(), gradients(exact.model)) < 0.2
 
 
 def test_targets_end_with_the_token_that_ended_the_rollout() -> None:

@@ -71,7 +71,7 @@ class MasterAdamW:
         """
         rate = self._learning_rate * schedule_factor(self.steps, **self._schedule)
         self.steps += 1
-        grads = {name: master.grad for name, master in self._masters.items() if master.grad is not None}
+        grads = self.gradients()
         if not grads:
             return {}
         norm = torch.nn.utils.get_total_norm(grads.values())
@@ -104,6 +104,10 @@ class MasterAdamW:
         for name, weight in self._weights.items():
             if self._masters[name] is not weight:
                 weight.copy_(self._masters[name])
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Returns by name what `step` would apply, float32 and not yet clipped; empty if nothing trained."""
+        return {name: master.grad for name, master in self._masters.items() if master.grad is not None}
 
     def zero_grad(self) -> None:
         """Drops gradients that no step has applied."""

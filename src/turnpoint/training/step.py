@@ -99,6 +99,14 @@ class Trainer:
             parts += [metrics, {"loss": Sum(float(value)), **_token_means(tree, logprobs.detach(), entropy)}]
         return merge_metrics(parts)
 
+    def gradients(self) -> dict[str, Tensor]:
+        """Returns by name what `optim_step` would apply; see `MasterAdamW.gradients`."""
+        return self._optimizer.gradients()
+
+    def zero_grad(self) -> None:
+        """Drops what `forward_backward` added up."""
+        self._optimizer.zero_grad()
+
     def optim_step(self) -> Metrics:
         """Applies the gradients added up so far; see `MasterAdamW.step`."""
         return self._optimizer.step()
