@@ -1,19 +1,26 @@
-"""What every benchmark shares: facts about the machine, JSON lines, peers that take turns."""
+"""What every benchmark shares: the model, facts about the machine, JSON lines."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
 import os
+import platform
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
 import torch
 
+from turnpoint.models.locate import model_folder
+
 _PACKAGES = ("torch", "transformers", "trl")
+
+
+def folder_of(model: str) -> str:
+    """Returns the local folder of a model by path or name; fetches and converts the embedded one once."""
+    return str(model_folder(model))
 
 
 def facts() -> dict[str, Any]:
@@ -26,7 +33,9 @@ def facts() -> dict[str, Any]:
             continue
     return {
         "date": date.today().isoformat(),
+        "processor": platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 1),
         "threads": torch.get_num_threads(),
         "versions": versions,
     }
@@ -35,18 +44,6 @@ def facts() -> dict[str, Any]:
 def emit(**row: Any) -> None:
     """Prints one JSON line."""
     print(json.dumps(row), flush=True)
-
-
-def alternate(arms: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, list[float]]:
-    """Returns the seconds of each arm in `rounds` rounds of taking turns, after one that warms up."""
-    seconds: dict[str, list[float]] = {name: [] for name in arms}
-    for turn in range(rounds + 1):
-        for name, arm in arms.items():
-            started = time.perf_counter()
-            arm()
-            if turn:
-                seconds[name].append(time.perf_counter() - started)
-    return seconds
 
 
 def median_ratio(peer: Sequence[float], ours: Sequence[float]) -> float:

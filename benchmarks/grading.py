@@ -8,7 +8,6 @@ expressions that need a worker. math-verify runs in this process, without protec
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 
 import math_verify
 
+from benchmarks.common import emit, facts
 from turnpoint.verifiers import MathVerifier
 
 Pair = tuple[str, str]
@@ -87,7 +87,7 @@ def main() -> None:
                     "per_second": round(mine),
                     "math_verify_per_second": round(peer),
                 }
-                print(json.dumps({**row, "ratio": round(mine / peer, 2)}), flush=True)
+                emit(**row, ratio=round(mine / peer, 2), **facts())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Rollouts per second: our engine against transformers' `generate` and its continuous batching.
 
-    python benchmarks/rollout.py --model PATH [--rounds 5]
+    python -m benchmarks.rollout [--model FOLDER] [--rounds 5]
 
 Every round gives the same new prompts to each arm, one after the other, so that a busy machine hits all of
 them; every completion has the same fixed length. Prints one JSON line per arm and one per peer with ratios of
@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
 
+from benchmarks.common import emit, facts, folder_of
 from turnpoint.engine import TorchEngine
 from turnpoint.models.decoder import Decoder
 from turnpoint.protocols import GenerateRequest
@@ -130,7 +127,7 @@ def measure(arms: dict[str, Arm], options: argparse.Namespace) -> dict[str, list
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", required=True, help="folder of a Hugging Face model")
+    parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--samples", type=int, default=8)
@@ -142,21 +139,12 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     makers = {"generate": generate, "generate_batch": generate_batch}
     chosen = {"turnpoint": ours, **{name: makers[name] for name in options.peers}}
-    arms = {name: make(options.model, options.samples, options.new_tokens) for name, make in chosen.items()}
-    setting = {
-        "benchmark": "rollout",
-        **{
-            key.replace("-", "_"): value
-            for key, value in vars(options).items()
-            if key not in {"peers", "model"}
-        },
-        "model": os.path.basename(os.path.normpath(options.model)),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "load_at_start": round(os.getloadavg()[0], 1),
-        "date": datetime.now(UTC).date().isoformat(),
+    folder = folder_of(options.model)
+    arms = {name: make(folder, options.samples, options.new_tokens) for name, make in chosen.items()}
+    sizes = {
+        name: value for name, value in vars(options).items() if name not in ("peers", "model", "threads")
     }
+    setting = {"benchmark": "rollout", **sizes, **facts()}
     times = measure(arms, options)
     medians = {
         name: [statistics.median(row[kind] for row in rows) for kind in (0, 1)]
@@ -169,11 +157,11 @@ def main() -> None:
             "processor_seconds": [round(processor, 2) for _, processor in rows],
             "tokens_per_second": round(sampled / medians[name][0], 1),
         }
-        print(json.dumps({**setting, "arm": name, **result}))
+        emit(**setting, arm=name, **result)
     for name in options.peers:
         clock, processor = (medians[name][kind] / medians["turnpoint"][kind] for kind in (0, 1))
         ratios = {"times_faster": round(clock, 2), "times_less_processor_time": round(processor, 2)}
-        print(json.dumps({**setting, "arm": f"turnpoint over {name}", **ratios}))
+        emit(**setting, arm=f"turnpoint over {name}", **ratios)
 
 
 if __name__ == "__main__":

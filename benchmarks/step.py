@@ -18,14 +18,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 
-from benchmarks.common import emit, facts, median_ratio
+from benchmarks.common import emit, facts, folder_of, median_ratio
 from turnpoint.assemble import Policy, load_policy, make_trainer
 from turnpoint.config import RunConfig, parse_recipe
 from turnpoint.credit import GroupAdvantage
@@ -175,9 +174,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--steps", type=int, default=3)
     arguments = parser.parse_args()
-    from turnpoint.models.locate import model_folder
-
-    model = str(Path(model_folder(arguments.model)))
+    model = folder_of(arguments.model)
     measured = alternate_with_trl(model, our_step(model), steps=arguments.steps)
     seconds = {name: values[1:] for name, values in measured["seconds"].items()}
     tokens = {name: values[1:] for name, values in measured["tokens"].items()}

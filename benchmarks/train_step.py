@@ -1,6 +1,6 @@
 """Forward and backward of one group: ours, packed as a tree, against padded rows through transformers.
 
-    PYTHONPATH=src:. python benchmarks/train_step.py --model MODEL_FOLDER
+    python -m benchmarks.train_step [--model FOLDER]
 
 Both compute the same clipped loss of the same group (random tokens, a shared prompt) on the same weights,
 by turns in one process; `cpu_ratio` is of processor time, which other work on the machine disturbs less
@@ -12,10 +12,7 @@ one with what backward keeps of the head for two vocabulary sizes.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -26,6 +23,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from benchmarks.common import emit, facts, folder_of
 from turnpoint.losses.policy_gradient import policy_gradient_loss
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.logprobs import chunked_logprobs
@@ -46,7 +44,7 @@ from turnpoint.types import (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--model", required=True, help="a Hugging Face folder")
+    parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--rollouts", type=int, default=8)
     parser.add_argument("--prompt-tokens", type=int, default=256)
@@ -56,14 +54,15 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     for dtype in arguments.dtypes:
-        print(json.dumps(compare(arguments, dtype) | machine()), flush=True)
-    print(json.dumps(head_memory() | machine()), flush=True)
+        emit(**compare(arguments, dtype), **facts())
+    emit(**head_memory(), **facts())
 
 
 def compare(arguments: argparse.Namespace, dtype: str) -> dict[str, Any]:
     """Returns times, ratio, and how far the gradients of the two ways are apart."""
     group, step = make_step(arguments)
-    ours, peer = load(arguments.model, dtype), load(arguments.model, dtype)
+    folder = folder_of(arguments.model)
+    ours, peer = load(folder, dtype), load(folder, dtype)
     peer.set_attn_implementation("sdpa")
     trainer = Trainer(Decoder(ours, vocab_size=ours.config.vocab_size), learning_rate=1e-6)
     ways: dict[str, Callable[[], float]] = {
@@ -218,19 +217,6 @@ def distance(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
 def padded_tokens(group: Group) -> int:
     """Returns the size of the padded batch."""
     return len(group.members) * max(len(group.tree.path_ids(member.leaf)) for member in group.members)
-
-
-def machine() -> dict[str, Any]:
-    """Returns what the figures depend on."""
-    return {
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "threads": torch.get_num_threads(),
-        "cores": os.cpu_count(),
-        "processor": platform.processor() or platform.machine(),
-        "load": [round(value, 1) for value in os.getloadavg()],
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    }
 
 
 if __name__ == "__main__":
