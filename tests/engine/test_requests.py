@@ -30,6 +30,7 @@ def engine() -> TorchEngine:
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"temperature": -0.5}, "temperature is -0.5"),
         ({"temperature": math.nan}, "temperature is nan"),
+        ({"temperature": 1e-45}, "temperature is 1e-45"),
         ({"stop_strings": ("a", "")}, "an empty stop string"),
     ],
 )
@@ -47,6 +48,7 @@ def test_generate_refuses(engine: TorchEngine, options: dict[str, Any], message:
         ([5, 6], {"start": 0}, r"start is 0; with 2 tokens it must lie in 1\.\.1"),
         ([5, 6], {"start": 2}, "start is 2"),
         ([5, 6], {"temperature": 0.0}, "temperature is 0.0"),
+        ([5, 6], {"temperature": 1e-45}, "temperature is 1e-45"),
         ([5, 6], {"top_k": 109}, r"top_k is 109; it must lie in 0\.\.108"),
         ([5, 6], {"top_k": -1}, "top_k is -1"),
     ],

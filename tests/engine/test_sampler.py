@@ -58,6 +58,17 @@ def test_sampled_law_is_the_exact_law(temperature: float) -> None:
     np.testing.assert_allclose(logprobs.numpy(), np.log(exact[ids.numpy()]), atol=1e-6)
 
 
+def test_bfloat16_logits_are_a_law_of_float32() -> None:
+    logits = torch.randn(1000, generator=torch.Generator().manual_seed(0)).bfloat16()
+    exact = torch.log_softmax(logits.double(), -1)
+    middles = exact.exp().cumsum(-1) - exact.exp() / 2  # of each token's share
+    ids, logprobs = sample(
+        logits=logits.expand(1000, -1), temperatures=np.ones(1000), uniforms=middles.numpy()
+    )
+    assert ids.tolist() == list(range(1000))
+    np.testing.assert_allclose(logprobs.numpy(), exact.numpy(), atol=1e-5)
+
+
 def test_rows_of_different_temperature_do_not_mix() -> None:
     logits = torch.randn(4, 300, generator=torch.Generator().manual_seed(0)) * 3
     temperatures, uniforms = [0.0, 1.0, 0.3, 5.0], [0.9, 0.7, 0.5, 0.2]

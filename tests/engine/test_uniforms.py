@@ -27,6 +27,11 @@ def test_seed_request_and_position_all_matter() -> None:
     assert len(values) == 3 * 3 * 3
 
 
+def test_ids_of_any_text_have_draws() -> None:
+    """Ids of evaluations hold task ids, and those are whatever a row says."""
+    assert 0 <= Uniforms(seed=0, request_id="evaluate/\ud800/0").at(0) < 1
+
+
 def test_draws_are_uniform_and_below_one() -> None:
     draws = np.array([Uniforms(seed=0, request_id=f"r{i}").at(p) for i in range(100) for p in range(50)])
     assert draws.min() >= 0

@@ -58,6 +58,12 @@ def test_problems_of_equal_difficulty_count_every_sample() -> None:
     assert clustered_interval(problems) == pytest.approx(wilson_interval(0.25, 24))
 
 
+def test_a_problem_with_few_samples_says_less_although_it_weighs_the_same() -> None:
+    """Var(mean of C means) = p (1 - p) / C^2 x sum of 1 / n_c, even if all outcomes are independent."""
+    problems = [[1.0, 0.0], [1.0, 0.0, 1.0, 0.0, 1.0, 0.0]]
+    assert clustered_interval(problems) == pytest.approx(wilson_interval(0.5, 4 / (1 / 2 + 1 / 6)))
+
+
 @given(st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=5), min_size=1, max_size=12))
 def test_the_effective_size_lies_between_problems_and_samples(problems: list[list[float]]) -> None:
     share = statistics.fmean(map(statistics.fmean, problems))

@@ -10,6 +10,9 @@ from turnpoint.errors import EngineError
 from turnpoint.protocols import Capabilities, GenerateRequest, ScoreRequest
 from turnpoint.types import TokenIds
 
+# Below it logits / temperature may overflow, and the step that fails takes all requests in flight with it.
+_LEAST_TEMPERATURE = 1e-6
+
 
 def check_generate(request: GenerateRequest, *, capabilities: Capabilities, vocab_size: int) -> None:
     """Raises EngineError when `request` cannot be served."""
@@ -22,9 +25,10 @@ def check_generate(request: GenerateRequest, *, capabilities: Capabilities, voca
         )
     if request.max_tokens < 1:
         raise EngineError(f"request {request.id!r}: max_tokens is {request.max_tokens}; ask for 1 or more")
-    if not (math.isfinite(request.temperature) and request.temperature >= 0):
+    if request.temperature != 0 and not _LEAST_TEMPERATURE <= request.temperature < math.inf:
         raise EngineError(
-            f"request {request.id!r}: temperature is {request.temperature}; it must be 0 or more"
+            f"request {request.id!r}: temperature is {request.temperature}; it must be 0 (the likeliest "
+            f"token) or finite and at least {_LEAST_TEMPERATURE:g}"
         )
     if "" in request.stop_strings:
         raise EngineError(f"request {request.id!r}: an empty stop string would stop at once; remove it")
@@ -41,9 +45,10 @@ def check_score(request: ScoreRequest, *, capabilities: Capabilities, vocab_size
             f"request {request.id!r}: start is {request.start}; with {length} tokens it must lie in "
             f"1..{length - 1}, because the first token has no context"
         )
-    if not (math.isfinite(request.temperature) and request.temperature > 0):
+    if not _LEAST_TEMPERATURE <= request.temperature < math.inf:
         raise EngineError(
-            f"request {request.id!r}: temperature is {request.temperature}; scoring needs one above 0"
+            f"request {request.id!r}: temperature is {request.temperature}; scoring needs one that is "
+            f"finite and at least {_LEAST_TEMPERATURE:g}"
         )
     if not 0 <= request.top_k <= capabilities.max_top_k:
         raise EngineError(

@@ -28,6 +28,7 @@ def sample(
     `temperatures` [n]: 0 takes the likeliest token, whose log-probability is then 0. `uniforms` [n] in
     [0, 1). Never returns a token of zero mass. Raises EngineError when a row is no law (NaN or inf logits).
     """
+    logits = logits.float()  # a softmax rounded to bfloat16 is another law
     greedy = temperatures == 0
     if greedy.all():
         return _likeliest(logits)

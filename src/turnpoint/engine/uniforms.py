@@ -32,7 +32,7 @@ class Uniforms:
     """
 
     def __init__(self, *, seed: int, request_id: str, purpose: Purpose = Purpose.SAMPLE) -> None:
-        digest = hashlib.blake2b(request_id.encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(request_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         self._key = np.array([seed & _MASK64, int.from_bytes(digest, "little")], dtype=np.uint64)
         self._purpose = purpose
         self._block = -1

@@ -40,11 +40,11 @@ def wilson_interval(share: float, count: float) -> Interval:
 def clustered_interval(problems: Sequence[Sequence[float]]) -> Interval:
     """Returns the interval of a share, the mean over `problems` of the mean of each one's 0/1 outcomes.
 
-    With C problems of means m_c, N outcomes in all and p the mean of the m_c, the variance between
-    problems gives the number of independent outcomes that would be as certain, and Wilson's interval is
-    taken at that number:
+    With C problems of n_c outcomes and means m_c, and p the mean of the m_c, the variance between problems
+    gives the number of independent outcomes that would be as certain, and Wilson's interval is taken at
+    that number. It is never more than if all outcomes were independent, N:
 
-        SE^2 = sum_c (m_c - p)^2 / C^2        n_eff = min(N, p (1 - p) / SE^2)        C <= n_eff <= N
+        SE^2 = sum_c (m_c - p)^2 / C^2        N = C^2 / sum_c 1/n_c        n_eff = min(N, p (1 - p) / SE^2)
 
     When all outcomes are equal (p = 0 or 1) nothing is known about their likeness and n_eff = C. With one
     outcome per problem this is `wilson_interval`. Raises ValueError without problems or for an empty one.
@@ -59,8 +59,8 @@ def clustered_interval(problems: Sequence[Sequence[float]]) -> Interval:
     spread = math.fsum((mean - share) ** 2 for mean in means) / problem_count**2
     if share in (0, 1):
         return wilson_interval(share, problem_count)
-    total = sum(len(outcomes) for outcomes in problems)
-    effective = min(total, share * (1 - share) / spread) if spread else total
+    most = problem_count**2 / math.fsum(1 / len(outcomes) for outcomes in problems)
+    effective = min(most, share * (1 - share) / spread) if spread else most
     return wilson_interval(share, effective)
 
 
@@ -80,7 +80,7 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
 
 
 def t_quantile(freedom: int) -> float:
-    """Returns the 0.975 quantile of Student's t; Abramowitz and Stegun 26.7.5, to 0.1 %."""
+    """Returns the 0.975 quantile of Student's t; Abramowitz and Stegun 26.7.5, to 0.12 %."""
     z, n = _Z, freedom
     if n <= 2:  # the series is poor here, and the quantiles have closed forms
         return math.tan(0.475 * math.pi) if n == 1 else 0.95 * math.sqrt(2 / (1 - 0.95**2))
