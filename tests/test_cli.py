@@ -20,9 +20,11 @@ from transformers import AutoModelForCausalLM
 from tests.recipe import write_tiny_recipe
 from tests.tiny import save_tiny_model
 from turnpoint import cli
-from turnpoint.reports.run_log import read_metrics
+from turnpoint.errors import RunFolderError
+from turnpoint.reports.run_log import RunFolder, read_metrics
+from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout import read_groups
-from turnpoint.training.checkpoint import latest_checkpoint
+from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,10 @@ def test_invalid_rollouts_are_left_out_and_the_rest_trains(turnpoint: Command, r
         ("model.device=nonsense", "nonsense"),
         ("verifier.path=missing.py:reward", "missing.py"),
         ("verifier.kind=reasoning_gym", "verifier"),
+        ('output_dir="a\\0b"', "output_dir"),
+        ("sampling.stop=['']", "sampling.stop"),
+        ("optimizer.learning_rate=1e300", "learning_rate"),
+        ("--no-such-option", "--no-such-option"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(
@@ -238,7 +244,8 @@ def test_engine_and_trainer_that_disagree_stop_before_the_weights_move(
     assert latest_checkpoint(folder / "checkpoints") is None
 
 
-def test_ctrl_c_saves(recipe: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_a_polite_end_saves(recipe: Path, end: signal.Signals) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [
         sys.executable,
@@ -258,7 +265,7 @@ def test_ctrl_c_saves(recipe: Path) -> None:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(end)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "Traceback" not in err
@@ -273,3 +280,37 @@ def test_the_version_of_help_names_the_commands(turnpoint: Command) -> None:
     assert answer.status == 0
     for command in ("train", "eval", "export"):
         assert command in answer.out
+
+
+def test_a_command_that_is_none_is_one_line(turnpoint: Command) -> None:
+    for arguments in (["trian"], ["train"], ["export", "run"]):
+        answer = turnpoint(*arguments)
+        assert answer.status == 2
+        assert len(answer.err.splitlines()) == 1
+        assert "--help" in answer.err
+
+
+def test_output_that_cannot_be_written_is_one_line(
+    turnpoint: Command, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Terminal, "plan", full)
+    answer = turnpoint("train", recipe)
+    assert answer.status == 1
+    assert answer.err == "turnpoint: [Errno 28] No space left on device\n"
+
+
+def test_a_step_that_cannot_be_told_of_is_saved_under_its_own_number(
+    turnpoint: Command, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise RunFolderError("the disk is full")
+
+    monkeypatch.setattr(RunFolder, "append_step", full)
+    assert turnpoint("train", recipe, "evaluation=null").status == 2
+    saved = latest_checkpoint(recipe.parent / "runs" / "tiny" / "checkpoints")
+    assert saved is not None
+    checkpoint = load_checkpoint(saved)
+    assert checkpoint.step == int(checkpoint.state["steps"]) == 1

@@ -328,3 +328,53 @@ def test_a_section_that_comes_twice_is_refused(tmp_path: Path) -> None:
     recipe.write_text("tasks: {kind: jsonl, path: a}\nloss: {clip_low: 0.1}\nloss: {clip_high: 0.1}\n")
     with pytest.raises(RecipeError, match="loss comes twice"):
         load_recipe(recipe)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["name: 2020-13-45", "seed: " + "9" * 6000, "a: " + "[" * 3000 + "]" * 3000],
+    ids=["no such date", "thousands of digits", "nesting without end"],
+)
+def test_what_yaml_itself_trips_over_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match="not YAML"):
+        load_recipe(path)
+
+
+def test_yes_is_no_number() -> None:
+    assert "training.steps: True" in refusal(changed(training={"steps": True}))
+    assert "optimizer.learning_rate: True" in refusal(changed(optimizer={"learning_rate": True}))
+    assert "tasks.limit: False" in refusal(changed(tasks={"limit": False}))
+
+
+def test_a_path_that_no_file_can_have_is_refused() -> None:
+    for path in ("a\0b", "\ud800"):
+        assert refusal(changed(tasks={"path": path})).startswith("tasks.path: ")
+        assert refusal(changed(output_dir=path)).startswith("output_dir")
+    assert refusal(changed(model={"path": "a\0b"})).startswith("model.path: ")
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"sampling": {"temperature": 1e-7}},
+        {"sampling": {"temperature": 1e300}},
+        {"sampling": {"stop": [""]}},
+        {"optimizer": {"learning_rate": 1.5}},
+        {"optimizer": {"weight_decay": 1e30}},
+        {"verifier": {"kind": "math", "timeout": 1e300}},
+        {"training": {"head_chunk_tokens": 10**30}},
+    ],
+)
+def test_a_number_that_breaks_the_arithmetic_is_refused(sections: dict[str, Any]) -> None:
+    section, values = next(iter(sections.items()))
+    assert f"{section}.{list(values)[-1]}" in refusal(changed(**sections))
+
+
+def test_an_override_opens_a_section_that_the_recipe_switched_off(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("tasks: {kind: jsonl, path: a}\nevaluation: null\n")
+    evaluation = load_recipe(path, ["evaluation.tasks=2"]).evaluation
+    assert evaluation is not None
+    assert evaluation.tasks == 2

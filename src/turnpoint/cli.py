@@ -7,9 +7,10 @@ Heavy libraries load only when a command runs.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -63,18 +64,32 @@ def export(
 
 
 def main() -> None:
-    """Runs the command; the entry point of the package."""
+    """Runs the command; the entry point of the package. A polite end (SIGTERM) saves as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
-        app()
+        status: object = app(standalone_mode=False)  # 130 after Ctrl-C, None after a command
     except TurnpointError as error:
-        message = " ".join(str(error).split())
-        print(f"turnpoint: {message}".encode(errors="replace").decode(), file=sys.stderr)
-        sys.exit(error.exit_status)
-    except KeyboardInterrupt:
+        _complain(str(error), error.exit_status)
+    except typer.TyperException as error:  # a command line that cannot be read
+        _complain(f"{error.format_message().rstrip('.')}; see turnpoint --help", error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except BrokenPipeError:  # a reader such as `head` has gone; say nothing more, also at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except OSError as error:  # standard output on a full disk, above all
+        _complain(str(error), 1)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _interrupt(*_: object) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def _complain(message: str, status: int) -> NoReturn:
+    line = f"turnpoint: {' '.join(message.split())}"
+    print(line.encode(errors="replace").decode(), file=sys.stderr)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ Importing this module loads neither torch nor transformers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, cast
@@ -14,18 +15,38 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 import yaml
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
     ValidationError,
     model_validator,
 )
 
 from turnpoint import _explain
 from turnpoint.errors import RecipeError
+
+
+def _no_yes_or_no(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"{value} is YAML for yes or no; write a number")
+    return value
+
+
+def _can_name_a_file(value: Any) -> Any:
+    if isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
+        raise ValueError(f"{value!r} holds a character that no file name can")
+    return value
+
+
+_Number = BeforeValidator(_no_yes_or_no)
+_Place = BeforeValidator(_can_name_a_file)
+_COUNTABLE = 2**63 - 1  # for the libraries below
+
+PositiveInt: TypeAlias = Annotated[int, _Number, Field(gt=0, le=_COUNTABLE)]
+NonNegativeInt: TypeAlias = Annotated[int, _Number, Field(ge=0)]
+PositiveFloat: TypeAlias = Annotated[float, _Number, Field(gt=0)]
+FilePath: TypeAlias = Annotated[Path, _Place]
+Name: TypeAlias = Annotated[str, _Place]  # of a file or of something else
 
 
 class Recipe(BaseModel):
@@ -40,7 +61,7 @@ class Recipe(BaseModel):
 class ModelConfig(Recipe):
     """Which policy to train."""
 
-    path: str = "smollm2-135m-instruct"
+    path: Name = "smollm2-135m-instruct"
     """A folder, a hub name, or the embedded default."""
     device: str = "auto"
     """auto: CUDA where there is one, else CPU."""
@@ -55,7 +76,7 @@ class JsonlTasks(Recipe):
     """Rows from a JSON-lines file."""
 
     kind: Literal["jsonl"]
-    path: Path
+    path: FilePath
     format: RowFormat = "auto"
     limit: PositiveInt | None = None
 
@@ -64,7 +85,7 @@ class ParquetTasks(Recipe):
     """Rows from a parquet file."""
 
     kind: Literal["parquet"]
-    path: Path
+    path: FilePath
     format: RowFormat = "auto"
     limit: PositiveInt | None = None
 
@@ -73,7 +94,7 @@ class HubTasks(Recipe):
     """Rows from a Hugging Face dataset, by name or by a folder that `save_to_disk` wrote."""
 
     kind: Literal["hub"]
-    path: str
+    path: Name
     subset: str | None = None
     split: str = "train"
     format: RowFormat = "auto"
@@ -132,7 +153,7 @@ class MathVerifierConfig(Recipe):
     """Mathematical equality of the answer."""
 
     kind: Literal["math"] = "math"
-    timeout: PositiveFloat = 2.0
+    timeout: Annotated[PositiveFloat, Field(le=3600)] = 2.0
     """Seconds of wall clock for one grading."""
     workers: PositiveInt = 2
 
@@ -147,7 +168,7 @@ class FunctionVerifierConfig(Recipe):
     """A Python function of yours: (completion: str, task: Task) -> float; None, NaN, errors are invalid."""
 
     kind: Literal["function"]
-    path: str
+    path: Name
     """`file.py:function` or `package.module:function`."""
 
 
@@ -162,9 +183,10 @@ VerifierConfig: TypeAlias = Annotated[
 class SamplingConfig(Recipe):
     """The law that rollouts are drawn from: softmax(logits / temperature), nothing cut off."""
 
-    temperature: PositiveFloat = 1.0
+    temperature: Annotated[PositiveFloat, Field(ge=1e-6, le=1e6)] = 1.0
+    """Beyond these bounds float32 holds no law: all or nothing."""
     max_new_tokens: PositiveInt = 256
-    stop: tuple[str, ...] = ()
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Stop strings, beside the model's own stop tokens."""
 
 
@@ -211,12 +233,13 @@ class LossConfig(Recipe):
 class OptimizerConfig(Recipe):
     """AdamW on float32 master weights."""
 
-    learning_rate: PositiveFloat = 1e-6
+    learning_rate: Annotated[PositiveFloat, Field(le=1)] = 1e-6
+    """The most that one step moves a weight by, about; 1 is far beyond anything that learns."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """After the warm-up; linear and cosine end at zero after the last step."""
     warmup_steps: NonNegativeInt = 0
-    weight_decay: NonNegativeFloat = 0.0
-    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: Annotated[float, _Number, Field(ge=0, le=1)] = 0.0
+    betas: tuple[Annotated[float, _Number], Annotated[float, _Number]] = (0.9, 0.95)
     max_grad_norm: PositiveFloat = 1.0
 
     @model_validator(mode="after")
@@ -256,7 +279,7 @@ class RunConfig(Recipe):
 
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     seed: NonNegativeInt = 0
-    output_dir: Path = Path("runs")
+    output_dir: FilePath = Path("runs")
     model: ModelConfig = ModelConfig()
     tasks: TasksConfig
     prompt: PromptConfig = ChatPrompt()
@@ -303,6 +326,10 @@ class _NoDuplicates(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+# PyYAML lets through what Python says of an impossible date, of thousands of digits, of nesting without end.
+_NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
+
+
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Returns the recipe in the YAML file `path`, changed by dotted `key=value` overrides.
 
@@ -314,7 +341,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         raise RecipeError(f"recipe {path}: {error}") from error
     try:
         tree = yaml.load(text, _NoDuplicates)
-    except yaml.YAMLError as error:
+    except _NOT_YAML as error:
         raise RecipeError(f"recipe {path}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
         raise RecipeError(f"recipe {path}: expected keys and values, got {type(tree).__name__}")
@@ -347,12 +374,14 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         raise RecipeError(f"override {override!r}: expected key=value, for example training.steps=20")
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except _NOT_YAML as error:
         raise RecipeError(f"override {override!r}: {text!r} is not a value") from error
     node = tree
     *sections, last = key.split(".")
     for section in sections:
-        inner = node.setdefault(section, {})
+        if node.get(section) is None:  # also `section: null`, which switches an optional one off
+            node[section] = {}
+        inner = node[section]
         if not isinstance(inner, dict):
             raise RecipeError(f"override {override!r}: {section!r} holds a value, not a section")
         node = cast(dict[str, Any], inner)

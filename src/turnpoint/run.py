@@ -157,10 +157,9 @@ class _Session:
         await evaluate_at(0, "before training")
         trainer = make_trainer(config, self.policy)
         with RolloutWriter(folder.rollouts) as recorder, _Saving(trainer, folder, self.terminal) as saving:
-            loop = self._loop(tasks, order, trainer, recorder, folder)
+            loop = self._loop(tasks, order, trainer, recorder, folder, saving)
             for index in range(config.training.steps):
                 history.append(metric_values((await loop.step(index)).metrics))
-                saving.done = index + 1
                 if _due(config.training.save_every, saving.done):
                     saving.save()
                 if how and _due(how.every, saving.done) and saving.done < config.training.steps:
@@ -232,7 +231,13 @@ class _Session:
         )
 
     def _loop(
-        self, tasks: Dataset, order: BatchOrder, trainer: Trainer, recorder: RolloutWriter, folder: RunFolder
+        self,
+        tasks: Dataset,
+        order: BatchOrder,
+        trainer: Trainer,
+        recorder: RolloutWriter,
+        folder: RunFolder,
+        saving: _Saving,
     ) -> Loop:
         config = self.config
         rollout, sampling, training = config.rollout, config.sampling, config.training
@@ -267,6 +272,7 @@ class _Session:
                 clip_high=config.loss.clip_high,
                 mismatch_tolerance=training.mismatch_tolerance,
             ),
+            learned=saving.count,
         )
 
 
@@ -279,6 +285,10 @@ class _Saving:
         self._terminal = terminal
         self._saved = 0
         self.done = 0
+
+    def count(self, done: int) -> None:
+        """Takes note that the trainer has taken `done` steps."""
+        self.done = done
 
     def save(self) -> None:
         """Writes a checkpoint of the completed steps, once."""

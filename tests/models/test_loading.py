@@ -15,6 +15,7 @@ from tests.tiny import ARCHITECTURES, CONTEXT, save_tiny_model, tiny_model, tiny
 from turnpoint.errors import ModelError
 from turnpoint.models import load_model, loading
 from turnpoint.models.attention import CausalLayout
+from turnpoint.models.pretrained import first_line
 
 
 def edit(file: Path, **changes: Any) -> None:
@@ -202,3 +203,17 @@ def test_a_context_of_unknown_length_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("device", ["gpu", "meta", "cuda:63", "mps:9"])
 def test_a_device_that_is_not_there(tmp_path: Path, device: str) -> None:
     refused(save_tiny_model(tmp_path), f"device {device}: not usable here", device=device)
+
+
+def test_weights_that_are_not_numbers_are_refused(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path)
+    weights = safetensors_torch.load_file(folder / "model.safetensors")
+    weights["model.norm.weight"][0] = torch.nan
+    safetensors_torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    refused(folder, "model.norm.weight holds NaN or infinity")
+
+
+def test_an_error_that_goes_on_after_a_colon_is_told_on() -> None:
+    assert first_line(ValueError("none of:\n  (1) a file\n  (2) a folder")) == "none of: (1) a file"
+    assert len(first_line(ValueError("x" * 5000))) == 300
+    assert first_line(ValueError()) == "ValueError"

@@ -154,3 +154,12 @@ def test_json_value_cleans_what_json_cannot_say() -> None:
         "flags": [True, None],
     }
     assert type(json_value(np.str_("s"))) is str
+
+
+def test_a_column_nested_without_end_costs_its_own_row_only() -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    dataset = collected([qa("a", "1"), qa("b", "2", extra=deep)])
+    assert [task.question for task in dataset.tasks] == ["a"]
+    assert dataset.report.invalid[0].reason == "a column is nested hundreds of levels deep"

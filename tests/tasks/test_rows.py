@@ -152,3 +152,12 @@ def test_a_name_that_cannot_be_reached_says_what_was_tried() -> None:
     assert message.startswith("dataset 'nobody/nothing', subset 'main', split 'train': tried a folder")
     assert "the hub" in message
     assert "\n" not in message
+
+
+def test_a_folder_of_junk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.json.gz").write_bytes(b"\x1f\x8b\x08" + bytes(range(100)))
+    with pytest.raises(DataError, match="tried the folder") as caught:
+        list(hub_rows(str(tmp_path / "data"), subset=None, split="train"))
+    assert "\n" not in str(caught.value)

@@ -87,5 +87,5 @@ def require_finite(values: Tensor) -> None:
     if not bool(finite.all()):
         raise EngineError(
             f"logits of {int((~finite).sum())} of {len(values)} rows are not finite; the weights or "
-            f"the activations hold NaN or inf"
+            f"the activations hold NaN or inf, as a learning rate that is too high makes them"
         )

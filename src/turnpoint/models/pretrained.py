@@ -55,7 +55,7 @@ def read_tokenizer(source: Path) -> Any:
 def read_model(source: Path, *, config: Any, dtype: torch.dtype) -> Any:
     """Returns the causal language model in `source` on the CPU, in `dtype`.
 
-    Raises ModelError when it cannot be read, or when a weight is missing or has another shape.
+    Raises ModelError when it cannot be read, or when a weight is missing, has another shape or holds NaN.
     """
     with _one_line(source, "its weights"):
         model, info = cast(Any, AutoModelForCausalLM).from_pretrained(
@@ -66,6 +66,7 @@ def read_model(source: Path, *, config: Any, dtype: torch.dtype) -> Any:
             output_loading_info=True,
         )
     _check_complete(source, info)
+    _check_finite(source, model)
     return model
 
 
@@ -88,6 +89,12 @@ def _check_complete(source: Path, info: Mapping[str, Any]) -> None:
         )
 
 
+def _check_finite(source: Path, model: Any) -> None:
+    for name, weight in model.named_parameters():
+        if not bool(weight.isfinite().all()):
+            raise ModelError(f"model {source}: {name} holds NaN or infinity; it was damaged in training")
+
+
 @contextmanager
 def _one_line(source: Path, what: str) -> Generator[None]:
     try:
@@ -98,6 +105,11 @@ def _one_line(source: Path, what: str) -> Generator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message, or its type when it has none."""
-    lines = str(error).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__
+    """Returns the start of an error's message: its first line, and the next where that ends in a colon.
+
+    At most 300 characters; the error's type where there is no message.
+    """
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    end = next((number for number, line in enumerate(lines, start=1) if not line.endswith(":")), len(lines))
+    text = " ".join(lines[:end])
+    return f"{text[:297]}..." if len(text) > 300 else text or type(error).__name__

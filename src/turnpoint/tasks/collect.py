@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -37,19 +38,20 @@ def collect(
     """
     counts = _Counts()
     answers: dict[tuple[tuple[str, str], ...], str] = {}
-    kept: list[tuple[Row, Problem]] = []
+    kept: list[_Kept] = []
     num_rows = duplicates = 0
     for row in rows:
         num_rows += 1
         try:
             problem = read(row.columns)
+            metadata = _metadata(row.columns, problem)
         except InvalidRow as error:
             counts.add(str(error), row)
             continue
         key = tuple((message.role, message.content) for message in problem.messages)
         if key not in answers:
             answers[key] = problem.answer
-            kept.append((row, problem))
+            kept.append(_Kept(row=row, problem=problem, metadata=metadata))
         elif answers[key] == problem.answer:
             duplicates += 1
         else:
@@ -90,23 +92,34 @@ class _Counts:
         )
 
 
-def _tasks(kept: list[tuple[Row, Problem]], name: str) -> tuple[Task, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    row: Row
+    problem: Problem
+    metadata: Mapping[str, Json]
+
+
+def _tasks(kept: list[_Kept], name: str) -> tuple[Task, ...]:
     """Ids are the rows' own when all have one and all differ, else NAME/INDEX of the row."""
-    own = [_own_id(row.columns) for row, _ in kept]
+    own = [_own_id(each.row.columns) for each in kept]
     use_own = None not in own and len(set(own)) == len(own)
     return tuple(
         Task(
-            id=str(own_id) if use_own else f"{name}/{row.index}",
-            messages=problem.messages,
-            answer=problem.answer,
-            metadata={
-                str(column): json_value(value)
-                for column, value in row.columns.items()
-                if column not in problem.used
-            },
+            id=str(own_id) if use_own else f"{name}/{each.row.index}",
+            messages=each.problem.messages,
+            answer=each.problem.answer,
+            metadata=each.metadata,
         )
-        for own_id, (row, problem) in zip(own, kept, strict=True)
+        for own_id, each in zip(own, kept, strict=True)
     )
+
+
+def _metadata(columns: Columns, problem: Problem) -> dict[str, Json]:
+    left = {str(column): value for column, value in columns.items() if column not in problem.used}
+    try:
+        return {column: json_value(value) for column, value in left.items()}
+    except RecursionError as error:
+        raise InvalidRow("a column is nested hundreds of levels deep") from error
 
 
 def _own_id(columns: Columns) -> str | None:

@@ -92,7 +92,9 @@ def _open_dataset(path: str, *, subset: str | None, split: str) -> Any:
         if saved:
             return _saved_split(cast(Any, datasets).load_from_disk(str(folder)), subset, split, what)
         return cast(Any, datasets).load_dataset(str(folder) if folder.is_dir() else path, subset, split=split)
-    except (OSError, ValueError, RuntimeError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # of many kinds: each of the readers for each kind of file has its own
         tried = "the folder" if folder.is_dir() else "a folder of this name, then the hub"
         raise DataError(f"{what}: tried {tried}: {_one_line(error)}") from error
 

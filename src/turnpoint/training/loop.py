@@ -47,6 +47,7 @@ class Loop:
     folder: RunFolder
     terminal: Terminal
     limits: FindingLimits
+    learned: Callable[[int], None]  # told how many steps the trainer has taken, before anything can fail
 
     async def step(self, index: int) -> StepReport:
         """Takes optimiser step `index`, counted from 0, and reports it.
@@ -61,6 +62,7 @@ class Loop:
             )
         with clock.phase("training") as phase:
             metrics = self._learn(groups, phase)
+        self.learned(index + 1)
         with clock.phase("weights"):
             publish(self.trainer, self.receiver, version=index + 1)
         report = make_step_report(

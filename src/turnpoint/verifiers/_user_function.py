@@ -14,6 +14,8 @@ from typing import Any, cast
 
 from turnpoint.types import Json, Message, Task
 
+_LARGEST = 1e9  # beyond it, gradients and their squares leave float32
+
 
 def task_to_json(task: Task) -> Json:
     """Returns `task` as JSON, for `task_from_json` in the worker."""
@@ -65,4 +67,6 @@ def _reply(returned: object) -> Json:
     reward, feedback = pair if len(pair) == 2 else (None, "")
     if not isinstance(reward, Real) or not math.isfinite(reward) or not isinstance(feedback, str):
         return [None, "", f"returned {returned!r:.200}, which is no finite number"]
+    if abs(float(reward)) > _LARGEST:
+        return [None, "", f"returned {returned!r:.200}, beyond the {_LARGEST:g} that a reward may be"]
     return [float(reward), feedback, ""]

@@ -15,8 +15,9 @@ class FunctionVerifier:
     """Rewards a completion with what `path` returns: `file.py:function` or `package.module:function`.
 
     The function takes (completion: str, task: turnpoint.types.Task) and returns a number, or a pair
-    (number, feedback text). True and False count as 1 and 0. Anything else (None, NaN, infinity, text), an
-    exception, and a call over `timeout` seconds give an invalid verdict with the reason, never a reward.
+    (number, feedback text). True and False count as 1 and 0. Anything else (None, NaN, infinity, text), a
+    number beyond 1e9 either way, an exception, and a call over `timeout` seconds give an invalid verdict
+    with the reason, never a reward.
 
     It runs in worker processes that are killed when they hang or need more than `memory_bytes`, so it keeps
     no state that matters and sees no tensors. It runs with your files and network: this is no sandbox.
