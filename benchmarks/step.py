@@ -150,6 +150,7 @@ def alternate_with_trl(model: str, step: Callable[[], int], *, steps: int) -> di
                 output_dir=folder,
                 use_cpu=not torch.cuda.is_available(),
                 bf16=True,
+                gradient_checkpointing=False,  # on by default: it saves memory and costs the peer time
                 per_device_train_batch_size=PROMPTS * SAMPLES,
                 num_generations=SAMPLES,
                 max_completion_length=NEW_TOKENS,

@@ -107,7 +107,7 @@ def test_reasons_are_made_visible_and_cut() -> None:
 def test_on_policy_means_inside_the_narrower_clip(largest: float, inside: bool) -> None:
     found = ratio(largest, clip_low=0.2, clip_high=0.28)
     assert found.warning is not inside
-    assert found.text.startswith("on-policy: " if inside else "not on-policy: ")
+    assert found.text.startswith("on-policy: " if inside else "on-policy up to rounding: ")
 
 
 def test_the_ratio_is_said() -> None:

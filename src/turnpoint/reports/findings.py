@@ -161,16 +161,20 @@ RATIO_DEVIATION = "ratio_deviation"  # largest |ratio - 1| of the step's tokens
 
 
 def ratio(largest: float, *, clip_low: float, clip_high: float) -> Finding:
-    """Whether the step was on-policy: largest |ratio - 1| of its tokens against the clip.
+    """Whether the clip acts although every step is on-policy: largest |ratio - 1| of its tokens against it.
 
-    With one update per batch the ratio is 1 up to rounding and the clip never acts; beyond the clip, the
-    weights or the log-probabilities of engine and trainer are not the same.
+    With one update per batch the ratio is 1 up to what engine and trainer round differently; in bfloat16
+    that can be beyond the clip for a rare, unlikely token, whose gradient is then cut. Whether the two
+    disagree as a whole is `mismatch`'s to say.
     """
     measured = f"largest |ratio - 1| = {number(largest)}"
     if largest < min(clip_low, clip_high):
         text = f"on-policy: {measured}; the clip ({clip_low:g}/{clip_high:g}) does not act"
         return Finding(rule="ratio", text=text, warning=False)
-    text = f"not on-policy: {measured} is beyond the clip ({clip_low:g}/{clip_high:g}), which acts"
+    text = (
+        f"on-policy up to rounding: {measured} is beyond the clip ({clip_low:g}/{clip_high:g}), which cuts "
+        f"such tokens; model.dtype=float32 rounds less"
+    )
     return Finding(rule="ratio", text=text, warning=True)
 
 

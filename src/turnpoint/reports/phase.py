@@ -27,10 +27,6 @@ class Phase:
         self._tokens += tokens
         self._moved = time.monotonic()
 
-    def reach(self, items: int, tokens: int) -> None:
-        """Sets both counts to what was reached since the start."""
-        self.advance(items - self._items, tokens - self._tokens)
-
     def describe(self) -> str:
         """Returns "rollouts 37/64  412 tokens/s  8.1 s": tokens are averaged over the phase so far."""
         now = time.monotonic()
@@ -40,6 +36,6 @@ class Phase:
         if self._tokens and elapsed > 0:
             parts.append(f"{number(round(self._tokens / elapsed))} tokens/s")
         parts.append(duration(elapsed))
-        if now - self._moved > _QUIET:
+        if self._items and now - self._moved > _QUIET:
             parts.append(f"(nothing finished for {duration(now - self._moved)})")
         return "  ".join(parts)

@@ -35,21 +35,47 @@ class Run:
         return sum(stop - start for start, stop in self.ancestors)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """Runs whose queries are computed together: rows [start, stop), against the keys in `spans`."""
+
+    start: int
+    stop: int
+    spans: tuple[tuple[int, int], ...]
+    query_positions: Tensor  # [Q]
+    key_positions: Tensor  # [K]
+    related: Tensor | None  # [Q, K] whether the key lies on the query's path; None: all do
+
+    def mask(self, window: int | None, device: torch.device) -> Tensor:
+        """Returns which keys each query sees, [Q, K]."""
+        seen = visible(self.query_positions, self.key_positions, window)
+        return (seen if self.related is None else seen & self.related).to(device)
+
+
 class TreeLayout(AttentionLayout):
     """Packed trees without a cache; `runs` cover the row from left to right.
 
-    Each run's queries meet the keys of its own path only, so siblings and other trees cost nothing: no
-    score between them is computed, and no mask of the whole row exists. Masks are built once per window
-    and shared by all layers. Scores of one run, [H, run, path], do exist at once in each layer.
+    Each run's queries meet the keys of its own path only, so siblings and other trees cost nothing, and no
+    mask of the whole row exists. A tree of at most `dense_tokens` is computed as one masked block instead:
+    there, the calls for its many short runs would cost more than the scores they save. Masks are built
+    once per window and shared by all layers; the scores of one block exist at once in each layer.
     """
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self._lengths = [len(run) for run in runs]
-        borders = {0, *(place for run in runs for span in (_own(run), *run.ancestors) for place in span)}
-        cuts = sorted(borders)
+    def __init__(self, runs: Sequence[Run], *, dense_tokens: int = 256) -> None:
+        self._blocks = [
+            block
+            for tree in _trees(runs)
+            for block in (
+                [_dense(tree)]
+                if tree[-1].stop - tree[0].start <= dense_tokens
+                else [_along_path(run) for run in tree]
+            )
+        ]
+        borders = {place for block in self._blocks for span in block.spans for place in span}
+        cuts = sorted({0, *borders})
+        self._lengths = [block.stop - block.start for block in self._blocks]
         self._pieces = [stop - start for start, stop in itertools.pairwise(cuts)]
-        self._paths = [_piece_indices(run, cuts) for run in runs]
-        self._ends = [run.depth + len(run) for run in runs]
+        self._paths = [_piece_indices(block.spans, cuts) for block in self._blocks]
         self._masks: dict[int | None, list[Tensor]] = {}
 
     def attend(self, call: AttentionCall) -> Tensor:
@@ -58,32 +84,58 @@ class TreeLayout(AttentionLayout):
         keys = torch.split(call.key, self._pieces, dim=1)
         values = torch.split(call.value, self._pieces, dim=1)
         queries = torch.split(call.query, self._lengths, dim=1)
+        if call.window not in self._masks:
+            device = call.query.device
+            self._masks[call.window] = [block.mask(call.window, device) for block in self._blocks]
         outputs: list[Tensor] = []
-        for query, path, mask in zip(queries, self._paths, self._masks_for(call), strict=True):
+        for query, path, mask in zip(queries, self._paths, self._masks[call.window], strict=True):
             key = torch.cat([keys[index] for index in path], dim=1)
             value = torch.cat([values[index] for index in path], dim=1)
             outputs.append(masked_attention(replace(call, query=query), key, value, mask))
         return torch.cat(outputs, dim=1)
 
-    def _masks_for(self, call: AttentionCall) -> list[Tensor]:
-        if call.window not in self._masks:
-            device = call.query.device
-            self._masks[call.window] = [
-                visible(
-                    torch.arange(end - length, end, device=device),
-                    torch.arange(end, device=device),
-                    call.window,
-                )
-                for length, end in zip(self._lengths, self._ends, strict=True)
-            ]
-        return self._masks[call.window]
+
+def _trees(runs: Sequence[Run]) -> list[list[Run]]:
+    """Returns the runs tree by tree: a tree ends where nothing after it reaches back."""
+    firsts = [min([run.start, *(start for start, _ in run.ancestors)]) for run in runs]
+    reach = [*itertools.accumulate(reversed(firsts), min)][::-1]
+    trees: list[list[Run]] = []
+    for run, lowest in zip(runs, reach, strict=True):
+        if lowest >= run.start:
+            trees.append([])
+        trees[-1].append(run)
+    return trees
 
 
-def _own(run: Run) -> tuple[int, int]:
-    return run.start, run.stop
+def _along_path(run: Run) -> _Block:
+    end = run.depth + len(run)
+    return _Block(
+        start=run.start,
+        stop=run.stop,
+        spans=(*run.ancestors, (run.start, run.stop)),
+        query_positions=torch.arange(run.depth, end),
+        key_positions=torch.arange(end),
+        related=None,
+    )
 
 
-def _piece_indices(run: Run, cuts: Sequence[int]) -> list[int]:
+def _dense(tree: Sequence[Run]) -> _Block:
+    first, stop = tree[0].start, tree[-1].stop
+    related = torch.zeros(stop - first, stop - first, dtype=torch.bool)
+    for run in tree:
+        for start, end in (*run.ancestors, (run.start, run.stop)):
+            related[run.start - first : run.stop - first, start - first : end - first] = True
+    positions = torch.cat([torch.arange(run.depth, run.depth + len(run)) for run in tree])
+    return _Block(
+        start=first,
+        stop=stop,
+        spans=((first, stop),),
+        query_positions=positions,
+        key_positions=positions,
+        related=related,
+    )
+
+
+def _piece_indices(spans: Sequence[tuple[int, int]], cuts: Sequence[int]) -> list[int]:
     at = {place: index for index, place in enumerate(cuts)}
-    spans = (*run.ancestors, _own(run))
     return [index for start, stop in spans for index in range(at[start], at[stop])]
