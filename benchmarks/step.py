@@ -1,9 +1,9 @@
 """Claim: a whole GRPO step (sample, grade, learn) is at least 3 times faster than TRL's GRPOTrainer.
 
 Both train the same model on the same 4 prompts with 8 completions each of up to 64 new tokens, at
-temperature 1, with the same reward (the length of the text, so that no grading hides the difference), AdamW,
-bfloat16 compute over float32 weights and one update per batch. Their steps alternate in one process: ours
-runs between two of TRL's. The first step of each is not counted.
+temperature 1, with the same reward (the share of vowels: no grading hides the difference, and nothing makes
+answers longer), AdamW, bfloat16 compute over float32 weights and one update per batch. Their steps alternate
+in one process: ours runs between two of TRL's. The first step of each is not counted.
 
     python -m benchmarks.step [--model FOLDER] [--steps 3]
 """
@@ -43,10 +43,10 @@ QUESTIONS = [
 
 def reward(text: str) -> float:
     """The reward of both: it differs within a group, so that both learn from every group."""
-    return len(text) / 100
+    return sum(letter in "aeiou" for letter in text) / max(1, len(text))
 
 
-class LengthVerifier:
+class VowelVerifier:
     """Our side of the reward."""
 
     async def verify(self, task: Task, completion: str) -> Verdict:
@@ -101,7 +101,7 @@ def _rollouter(config: RunConfig, policy: Policy) -> Rollouter:
     return Rollouter(
         policy.engine,
         policy.renderer,
-        LengthVerifier(),
+        VowelVerifier(),
         samples_per_prompt=SAMPLES,
         temperature=1.0,
         max_new_tokens=NEW_TOKENS,
@@ -135,7 +135,7 @@ def alternate_with_trl(model: str, step: Callable[[], int], *, steps: int) -> di
             seconds["turnpoint"].append(time.perf_counter() - between)
             tokens["turnpoint"].append(sampled)
 
-    def lengths(completions: list[Any], completion_ids: list[list[int]], **_: Any) -> list[float]:
+    def vowels(completions: list[Any], completion_ids: list[list[int]], **_: Any) -> list[float]:
         tokens["trl"].append(sum(len(ids) for ids in completion_ids))
         return [reward(completion[0]["content"]) for completion in completions]
 
@@ -143,7 +143,7 @@ def alternate_with_trl(model: str, step: Callable[[], int], *, steps: int) -> di
     with tempfile.TemporaryDirectory() as folder:
         trainer = trl.GRPOTrainer(
             model=model,
-            reward_funcs=lengths,
+            reward_funcs=vowels,
             train_dataset=Dataset.from_list(rows),
             callbacks=[TakeTurns()],
             args=trl.GRPOConfig(

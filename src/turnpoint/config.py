@@ -255,7 +255,7 @@ class TrainingConfig(Recipe):
     steps: PositiveInt = 100
     micro_batch_tokens: PositiveInt = 4096
     """Packed tokens in one forward and backward; changes memory and speed, never the gradient."""
-    head_chunk_tokens: PositiveInt = 512
+    head_chunk_tokens: PositiveInt = 128
     """Tokens whose logits exist at the same time; changes memory and speed, never the gradient."""
     mismatch_tolerance: PositiveFloat = 0.1
     """Largest mean |engine - trainer| log-probability, nats, before the first step is refused."""

@@ -64,18 +64,18 @@ def masked_attention(call: AttentionCall, key: Tensor, value: Tensor, mask: Tens
     programming error.
     """
     heads, length, dim = call.query.shape
-    kv_heads = key.shape[0]
-    query = call.query.reshape(kv_heads, heads // kv_heads, length, dim)
-    logits = torch.matmul(query, key.unsqueeze(1).transpose(-1, -2)).float() * call.scaling
+    kv_heads, keys, _ = key.shape
+    # heads that share keys are more queries of one product, so that keys are neither copied nor expanded
+    query = (call.query * call.scaling).reshape(kv_heads, -1, dim)
+    logits = torch.bmm(query, key.transpose(-1, -2)).view(kv_heads, -1, length, keys)
     if call.softcap is not None:
-        logits = call.softcap * torch.tanh(logits / call.softcap)
+        logits = call.softcap * torch.tanh(logits.float() / call.softcap)
     logits = logits.masked_fill(~mask, -torch.inf)
     if call.sinks is not None:
-        sinks = call.sinks.float().reshape(kv_heads, heads // kv_heads, 1, 1).expand(-1, -1, length, 1)
-        probs = torch.softmax(torch.cat([logits, sinks], dim=-1), dim=-1)[..., :-1]
-    else:
-        probs = torch.softmax(logits, dim=-1)
-    output = torch.matmul(probs.to(value.dtype), value.unsqueeze(1))
+        sinks = call.sinks.reshape(kv_heads, -1, 1, 1).expand(-1, -1, length, 1)
+        logits = torch.cat([logits, sinks.to(logits.dtype)], dim=-1)
+    probs = torch.softmax(logits, dim=-1, dtype=torch.float32)[..., :keys].to(value.dtype)
+    output = torch.bmm(probs.reshape(kv_heads, -1, keys), value)
     return output.reshape(heads, length, value.shape[-1])
 
 

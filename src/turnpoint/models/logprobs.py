@@ -34,14 +34,38 @@ def chunked_logprobs(
     return torch.cat(logprobs), torch.cat(entropies)
 
 
+class _TokenLogprobs(torch.autograd.Function):
+    """log softmax at one target per row, differentiated by d/dz_v = [v = target] - p_v in one pass.
+
+    autograd's own way fills [n, V] with zeros for the choice and passes over it again for the softmax.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        laws = torch.log_softmax(logits, dim=-1)
+        ctx.save_for_backward(laws, targets)
+        ctx.mark_non_differentiable(laws)
+        return laws.gather(-1, targets.unsqueeze(-1)).squeeze(-1), laws
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any, _: Any) -> tuple[Tensor, None]:  # type: ignore[override]
+        saved: tuple[Tensor, Tensor] = ctx.saved_tensors
+        laws, targets = saved
+        slope = laws.exp().mul_(-grad.unsqueeze(-1))
+        return slope.scatter_add_(-1, targets.unsqueeze(-1), grad.unsqueeze(-1)), None
+
+
 def _logprobs_and_entropy(
     logits: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    laws = torch.log_softmax(logits(hidden) / temperature, dim=-1)
-    logprobs = laws.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    scores = logits(hidden)
+    if temperature != 1.0:
+        scores = scores / temperature
+    logprobs, laws = cast("tuple[Tensor, Tensor]", _TokenLogprobs.apply(scores, targets))
     # last, because the second computation stops at what backward needs
-    probs = laws.detach().exp()
-    return logprobs, -torch.xlogy(probs, probs).sum(-1)
+    probs = laws.exp()
+    finite = laws.clamp_min(torch.finfo(laws.dtype).min)  # outside the law: 0 * -inf is 0 here
+    return logprobs, -torch.linalg.vecdot(probs, finite)
 
 
 def _recomputed(function: Callable[..., tuple[Tensor, Tensor]], *arguments: Any) -> tuple[Tensor, Tensor]:

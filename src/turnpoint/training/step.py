@@ -43,7 +43,7 @@ class Trainer:
         learning_rate: float,
         temperature: float = 1.0,
         loss: Loss = policy_gradient_loss,
-        head_chunk_tokens: int = 512,
+        head_chunk_tokens: int = 128,
         betas: tuple[float, float] = (0.9, 0.95),
         weight_decay: float = 0.0,
         max_grad_norm: float = 1.0,
