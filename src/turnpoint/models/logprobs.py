@@ -65,7 +65,8 @@ def _logprobs_and_entropy(
     # last, because the second computation stops at what backward needs
     probs = laws.exp()
     finite = laws.clamp_min(torch.finfo(laws.dtype).min)  # outside the law: 0 * -inf is 0 here
-    return logprobs, -torch.linalg.vecdot(probs, finite)
+    entropy: Tensor = -cast(Any, torch.linalg).vecdot(probs, finite)
+    return logprobs, entropy
 
 
 def _recomputed(function: Callable[..., tuple[Tensor, Tensor]], *arguments: Any) -> tuple[Tensor, Tensor]:
