@@ -244,7 +244,7 @@ def test_engine_and_trainer_that_disagree_stop_before_the_weights_move(
     assert latest_checkpoint(folder / "checkpoints") is None
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_polite_end_saves(recipe: Path, end: signal.Signals) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [

@@ -64,8 +64,10 @@ def export(
 
 
 def main() -> None:
-    """Runs the command; the entry point of the package. A polite end (SIGTERM) saves as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    """Runs the command; the entry point of the package. SIGTERM and SIGHUP save as Ctrl-C does."""
+    for polite in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(polite) is signal.SIG_DFL:  # nohup ignores SIGHUP, and so do we then
+            signal.signal(polite, _interrupt)
     try:
         status: object = app(standalone_mode=False)  # 130 after Ctrl-C, None after a command
     except TurnpointError as error:

@@ -304,9 +304,9 @@ class _Saving:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.save()  # before anything is written to a terminal that may be gone
         if kind is not None:
             self._terminal.line(f"stopped after {self.done} completed steps")
-        self.save()
 
 
 def _verdict(history: Sequence[Mapping[str, float]], evaluations: Sequence[Evaluation]) -> list[Finding]:
