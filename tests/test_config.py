@@ -25,8 +25,15 @@ FULL: dict[str, Any] = {
     "verifier": {"kind": "function", "path": "judge.py:grade"},
     "sampling": {"temperature": 0.7, "stop": ["\n\n", "Q:"]},
     "optimizer": {"learning_rate": 3e-4, "schedule": "cosine", "warmup_steps": 3, "betas": [0.8, 0.9]},
-    "training": {"steps": 20, "save_every": 5},
+    "training": {"steps": 20, "save_every": 5, "mini_batches": 2},
     "evaluation": {"tasks": 8, "every": 4},
+    "model": {"adapter": {"kind": "new", "rank": 4, "modules": ["q_proj"]}},
+    "rollout": {"refill": {"rounds": 2, "when_short": "stop"}},
+    "advantage": {"overlong": {"buffer_tokens": 16}},
+    "loss": {"kind": "ppo_clip", "dual_clip": 3.0},
+    "kl": {"coef": 0.1, "divergence": "forward", "reference": {"kind": "model", "path": "other"}},
+    "correction": {"cap": 3.0},
+    "trackers": {"tensorboard": {}, "trackio": {}, "wandb": {"mode": "offline"}},
 }
 
 
@@ -99,8 +106,10 @@ def test_recipes_are_frozen() -> None:
 
 SECTIONS = [
     section
-    for section in vars(config).values()
-    if isinstance(section, type) and issubclass(section, config.Recipe) and section is not config.Recipe
+    for name in config.__all__
+    if isinstance(section := getattr(config, name), type)
+    and issubclass(section, config.Recipe)
+    and section not in (config.Recipe, config.SftConfig, config.SftTrainingConfig)
 ]
 KEYS = sorted({name for section in SECTIONS for name in section.model_fields})
 
@@ -137,6 +146,26 @@ def test_all_keys_are_all_keys() -> None:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
+        (
+            {"training": {"mini_batches": 3}},
+            "training.mini_batches = 3 does not divide rollout.prompts_per_step = 8: every update takes its "
+            "share of the step's prompts",
+        ),
+        (
+            {"advantage": {"overlong": {"buffer_tokens": 300}}},
+            "advantage.overlong.buffer_tokens = 300 is more than sampling.max_new_tokens = 256",
+        ),
+        (
+            {"kl": {"coef": 0.1, "reference": {"kind": "base"}}},
+            "kl.reference.kind = base is the model without its adapter, and there is no model.adapter; "
+            "kind = start is the model as it was",
+        ),
+        (
+            {"kl": {"coef": 0.1, "divergence": "k1"}},
+            "kl.divergence = 'k1': Input should be 'reverse' or 'forward'",
+        ),
+        ({"kl": {"coef": 0.0}}, "kl.coef = 0.0: Input should be greater than 0"),
+        ({"loss": {"dual_clip": 1.1}}, "loss: dual_clip = 1.1 is inside the clip of 1 + clip_high = 1.28"),
         ({"trainig": {"steps": 3}}, "trainig: unknown key; did you mean training?"),
         ({"training": {"step": 3}}, "training.step: unknown key; did you mean training.steps?"),
         ({"learning_rate": 1}, "learning_rate: unknown key; did you mean optimizer.learning_rate?"),
@@ -176,9 +205,29 @@ def test_truncated_sampling_is_refused_with_the_reason(key: str) -> None:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
+        (
+            {"training": {"mini_batches": 3}},
+            "training.mini_batches = 3 does not divide rollout.prompts_per_step = 8: every update takes its "
+            "share of the step's prompts",
+        ),
+        (
+            {"advantage": {"overlong": {"buffer_tokens": 300}}},
+            "advantage.overlong.buffer_tokens = 300 is more than sampling.max_new_tokens = 256",
+        ),
+        (
+            {"kl": {"coef": 0.1, "reference": {"kind": "base"}}},
+            "kl.reference.kind = base is the model without its adapter, and there is no model.adapter; "
+            "kind = start is the model as it was",
+        ),
+        (
+            {"kl": {"coef": 0.1, "divergence": "k1"}},
+            "kl.divergence = 'k1': Input should be 'reverse' or 'forward'",
+        ),
+        ({"kl": {"coef": 0.0}}, "kl.coef = 0.0: Input should be greater than 0"),
+        ({"loss": {"dual_clip": 1.1}}, "loss: dual_clip = 1.1 is inside the clip of 1 + clip_high = 1.28"),
         ({"tasks": {"kind": "json"}}, "tasks.kind = 'json': it is one of jsonl, parquet, hub, reasoning_gym"),
         ({"tasks": {"kind": None}}, "tasks.kind = None: it is one of jsonl, parquet, hub, reasoning_gym"),
-        ({"prompt": {"shots": 3}}, "prompt.kind: missing; it is one of chat, few_shot"),
+        ({"prompt": {"shots": 3}}, "prompt.shots: unknown key of kind chat; it belongs to kind few_shot"),
         ({"tasks": 3}, "tasks = 3: expected keys and values"),
         ({"training": None}, "training = None: expected keys and values"),
         ({"training": {"steps": 0}}, "training.steps = 0: Input should be greater than 0"),
@@ -186,7 +235,12 @@ def test_truncated_sampling_is_refused_with_the_reason(key: str) -> None:
         ({"sampling": {"stop": "\n"}}, r"sampling.stop = '\n': expected a list"),
         ({"sampling": {"stop": ["a", 3]}}, "sampling.stop.1 = 3: Input should be a valid string"),
         ({"loss": {"clip_low": 1.5}}, "loss.clip_low = 1.5: Input should be less than or equal to 1"),
-        ({"loss": {"objective": "gspo"}}, "loss.objective = 'gspo': Input should be 'ppo_clip'"),
+        ({"loss": {"objective": "gspo"}}, "loss.objective: unknown key; it is loss.kind now"),
+        ({"loss": {"kind": "grpo"}}, "loss.kind = 'grpo': it is one of ppo_clip, gspo, cispo"),
+        (
+            {"loss": {"kind": "gspo", "aggregation": "token"}},
+            "loss.aggregation: unknown key of kind gspo; it belongs to kind ppo_clip or cispo",
+        ),
         (
             {"optimizer": {"learning_rate": float("nan")}},
             "optimizer.learning_rate = nan: Input should be a finite number",
@@ -212,7 +266,7 @@ def test_truncated_sampling_is_refused_with_the_reason(key: str) -> None:
         ),
         (
             {"optimizer": {"warmup_steps": 100}},
-            "optimizer.warmup_steps = 100 leaves nothing of training.steps = 100",
+            "optimizer.warmup_steps = 100 leaves nothing of the 100 updates of training.steps = 100",
         ),
         (
             {"tasks": {"limit": 0, "no": 1}},
@@ -308,6 +362,11 @@ def test_files_that_are_no_recipe(tmp_path: Path, content: bytes, why: str) -> N
     assert "\n" not in str(error.value)
 
 
+def test_a_section_without_default_kind_names_its_kinds() -> None:
+    message = "tasks.kind: missing; it is one of jsonl, parquet, hub, reasoning_gym"
+    assert refusal({"tasks": {"path": "a"}}) == message
+
+
 def test_missing_file(tmp_path: Path) -> None:
     for path in (tmp_path / "none.yaml", tmp_path):
         with pytest.raises(RecipeError, match=f"recipe {path}: "):
@@ -316,7 +375,7 @@ def test_missing_file(tmp_path: Path) -> None:
 
 def test_importing_stays_light() -> None:
     code = "import sys, turnpoint.config; print({'torch', 'transformers', 'numpy'} & set(sys.modules))"
-    source = str(Path(config.__file__).parents[1])
+    source = str(Path(config.__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": source}, capture_output=True, text=True, check=True
     )

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from turnpoint._lazy import lazy
 
 if TYPE_CHECKING:
+    from turnpoint.commands.evaluate import evaluate as evaluate
+    from turnpoint.commands.export import export as export
+    from turnpoint.commands.train import TrainResult as TrainResult
+    from turnpoint.commands.train import train as train
     from turnpoint.config import RunConfig as RunConfig
     from turnpoint.config import load_recipe as load_recipe
     from turnpoint.config import parse_recipe as parse_recipe
-    from turnpoint.run import TrainResult as TrainResult
-    from turnpoint.run import evaluate as evaluate
-    from turnpoint.run import export as export
-    from turnpoint.run import train as train
 
 __version__ = "0.1.0"
 __all__ = ["RunConfig", "TrainResult", "evaluate", "export", "load_recipe", "parse_recipe", "train"]
@@ -22,11 +22,11 @@ __getattr__ = lazy(
     __name__,
     {
         "RunConfig": "config",
-        "TrainResult": "run",
-        "evaluate": "run",
-        "export": "run",
+        "TrainResult": "commands.train",
+        "evaluate": "commands.evaluate",
+        "export": "commands.export",
         "load_recipe": "config",
         "parse_recipe": "config",
-        "train": "run",
+        "train": "commands.train",
     },
 )

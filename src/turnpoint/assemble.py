@@ -111,7 +111,7 @@ def make_trainer(config: RunConfig, policy: Policy) -> Trainer:
         temperature=config.sampling.temperature,
         loss=partial(
             policy_gradient_loss,
-            objective=loss.objective,
+            objective=loss.kind,
             clip_low=loss.clip_low,
             clip_high=loss.clip_high,
         ),

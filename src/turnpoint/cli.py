@@ -35,8 +35,8 @@ def train(
     recipe: Annotated[Path, typer.Argument(help="A recipe in YAML.")], overrides: _Overrides = None
 ) -> None:
     """Trains a model as a recipe says; Ctrl-C saves."""
+    from turnpoint.commands.train import train as run_training
     from turnpoint.config import load_recipe
-    from turnpoint.run import train as run_training
 
     run_training(load_recipe(recipe, overrides or ()))
 
@@ -47,7 +47,7 @@ def evaluate(
     overrides: _Overrides = None,
 ) -> None:
     """Answers held-out problems greedily and by sampling, and says what the figures can bear."""
-    from turnpoint.run import evaluate as run_evaluation
+    from turnpoint.commands.evaluate import evaluate as run_evaluation
 
     run_evaluation(source, overrides or ())
 
@@ -58,7 +58,7 @@ def export(
     folder: Annotated[Path, typer.Argument(help="Where the model goes.")],
 ) -> None:
     """Writes the trained model of a run as a normal Hugging Face folder."""
-    from turnpoint.run import export as run_export
+    from turnpoint.commands.export import export as run_export
 
     run_export(run, folder)
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnpoint.errors import DataError
-from turnpoint.tasks.order import BatchOrder
+from turnpoint.tasks.order import BatchOrder, TaskStream
+from turnpoint.types import Task
 
 
 @st.composite
@@ -68,3 +69,14 @@ def test_a_late_step_of_a_large_dataset_is_found_directly() -> None:
 def test_a_batch_beyond_the_dataset_is_an_error_with_the_numbers(batch_size: int) -> None:
     with pytest.raises(DataError, match=f"prompts_per_step = {batch_size} but there are 3 tasks to train on"):
         BatchOrder(num_tasks=3, batch_size=batch_size, seed=0)
+
+
+@given(orders(), st.integers(0, 60), st.lists(st.integers(0, 12), max_size=5))
+def test_the_stream_is_the_batches_end_to_end(order: BatchOrder, position: int, counts: list[int]) -> None:
+    tasks = [Task(id=str(index), messages=(), answer="") for index in range(order.num_tasks)]
+    stream = TaskStream(tasks, order, position=position)
+    taken = [int(task.id) for count in counts for task in stream.take(count)]
+    last = (position + sum(counts)) // order.batch_size + 1
+    whole = [task for batch in range(last) for task in order.batch(batch)]
+    assert taken == whole[position : position + sum(counts)]
+    assert stream.position == position + sum(counts)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from turnpoint.tasks.lengths import check_lengths as check_lengths
     from turnpoint.tasks.load import load_tasks as load_tasks
     from turnpoint.tasks.order import BatchOrder as BatchOrder
+    from turnpoint.tasks.order import TaskStream as TaskStream
 
 __all__ = [
     "BatchOrder",
@@ -25,6 +26,7 @@ __all__ = [
     "InvalidRows",
     "LengthCheck",
     "ReadReport",
+    "TaskStream",
     "check_lengths",
     "holdout",
     "load_tasks",
@@ -38,6 +40,7 @@ __getattr__ = lazy(
         "InvalidRows": "dataset",
         "LengthCheck": "lengths",
         "ReadReport": "dataset",
+        "TaskStream": "order",
         "check_lengths": "lengths",
         "holdout": "dataset",
         "load_tasks": "load",

@@ -8,12 +8,14 @@ batch holds a task twice, and every epoch still holds every task once.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from turnpoint.errors import DataError
+from turnpoint.types import Task
 
 _PURPOSE = 0x7461736B73  # keeps this stream apart from others with the same seed
 _Order = npt.NDArray[np.int64]
@@ -50,6 +52,12 @@ class BatchOrder:
             batch = np.concatenate([batch, self._epoch(epoch + 1)[:missing]])
         return batch.tolist()
 
+    def take(self, position: int, count: int) -> list[int]:
+        """Returns `count` task indices from the `position`-th on, batches laid end to end."""
+        first, skip = divmod(position, self.batch_size)
+        batches = range(first, first + -(-(skip + count) // self.batch_size))
+        return [task for batch in batches for task in self.batch(batch)][skip : skip + count]
+
     def _epoch(self, epoch: int) -> _Order:
         """The order of one epoch, its head fitted to the batch that began in the epoch before."""
         # An epoch depends on the one before only through that batch: not at all where epochs and batches
@@ -73,3 +81,27 @@ class BatchOrder:
         key = np.array([self.seed % 2**64, _PURPOSE], dtype=np.uint64)
         draws = np.random.Philox(key=key, counter=[0, 0, 0, epoch]).random_raw(self.num_tasks)
         return np.argsort(draws, kind="stable")
+
+
+class TaskStream:
+    """The tasks of a run one after the other; `position` counts those drawn, and is all a resume needs.
+
+    A step that always takes whole batches gets exactly `BatchOrder.batch`; one that takes more may meet,
+    where epochs join, a task that it holds already.
+    """
+
+    def __init__(self, tasks: Sequence[Task], order: BatchOrder, *, position: int = 0) -> None:
+        self._tasks = tasks
+        self._order = order
+        self.position = position
+
+    @property
+    def batch_size(self) -> int:
+        """Tasks that a step starts with."""
+        return self._order.batch_size
+
+    def take(self, count: int) -> list[Task]:
+        """Returns the next `count` tasks."""
+        taken = self._order.take(self.position, count)
+        self.position += count
+        return [self._tasks[index] for index in taken]

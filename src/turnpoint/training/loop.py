@@ -24,10 +24,10 @@ from turnpoint.reports.step import StepReport, make_step_report
 from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout.recorder import RolloutWriter
 from turnpoint.rollout.rollouter import Rollouter
-from turnpoint.tasks.order import BatchOrder
+from turnpoint.tasks.order import TaskStream
 from turnpoint.training.packing import PackedStep
 from turnpoint.training.step import Trainer
-from turnpoint.types import Group, SegmentCredit, Task
+from turnpoint.types import Group, SegmentCredit
 
 Pack = Callable[[Sequence[tuple[Group, Sequence[SegmentCredit]]]], PackedStep]
 
@@ -36,8 +36,7 @@ Pack = Callable[[Sequence[tuple[Group, Sequence[SegmentCredit]]]], PackedStep]
 class Loop:
     """The parts of one training run, each behind its seam."""
 
-    tasks: Sequence[Task]
-    order: BatchOrder
+    stream: TaskStream
     rollouter: Rollouter
     advantage: Advantage
     pack: Pack
@@ -54,7 +53,7 @@ class Loop:
 
         Cancelled while it samples, it leaves weights and optimiser as they were.
         """
-        batch = [self.tasks[task] for task in self.order.batch(index)]
+        batch = self.stream.take(self.stream.batch_size)
         clock = _Clock(self.terminal)
         with clock.phase("rollouts", len(batch) * self.rollouter.samples_per_prompt) as phase:
             groups = await self.rollouter.collect(

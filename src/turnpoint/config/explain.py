@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 Section = type[BaseModel]
 
+_RENAMED = {"objective": "kind"}  # keys of earlier versions
 _ONE_LAW = "the training law would differ from the sampled one; rollouts are drawn from the whole law"
 _REFUSED = dict.fromkeys(("top_p", "top_k", "min_p"), _ONE_LAW)  # what people bring from elsewhere
 
@@ -96,6 +97,8 @@ def _way_out(names: Sequence[str], kind: str | None, root: Section) -> str:
     if key in _REFUSED:
         return f" ({_REFUSED[key]})"
     here = _at(place, root)
+    if any(_RENAMED.get(key) in section.model_fields for section in here):
+        return f"; it is {'.'.join([*place, _RENAMED[key]])} now"
     owners = [section for section in here if key in section.model_fields]
     if owners:
         return f" of kind {kind}; it belongs to kind {' or '.join(_kinds(owners))}"

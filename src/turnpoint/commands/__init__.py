@@ -1,0 +1,1 @@
+"""What the commands do, one file each; also the Python face, `import turnpoint as tp`."""

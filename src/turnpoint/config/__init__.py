@@ -1,0 +1,180 @@
+"""A run as a typed, frozen recipe. Unknown keys are refused with the nearest name; every key is read.
+
+A recipe is YAML, overridden by dotted `key=value`; the resolved form is saved in the run folder. Choices
+with their own options are told apart by `kind`, so that an option of another choice cannot be written.
+Importing this package loads neither torch nor transformers.
+"""
+
+from typing import TYPE_CHECKING
+
+from turnpoint._lazy import lazy
+
+if TYPE_CHECKING:
+    from turnpoint.config.asking import AdapterConfig as AdapterConfig
+    from turnpoint.config.asking import ChatPrompt as ChatPrompt
+    from turnpoint.config.asking import FewShotPrompt as FewShotPrompt
+    from turnpoint.config.asking import FunctionVerifierConfig as FunctionVerifierConfig
+    from turnpoint.config.asking import HubTasks as HubTasks
+    from turnpoint.config.asking import JsonlTasks as JsonlTasks
+    from turnpoint.config.asking import MathVerifierConfig as MathVerifierConfig
+    from turnpoint.config.asking import ModelConfig as ModelConfig
+    from turnpoint.config.asking import NewAdapter as NewAdapter
+    from turnpoint.config.asking import ParquetTasks as ParquetTasks
+    from turnpoint.config.asking import PromptConfig as PromptConfig
+    from turnpoint.config.asking import ReasoningGymTasks as ReasoningGymTasks
+    from turnpoint.config.asking import ReasoningGymVerifierConfig as ReasoningGymVerifierConfig
+    from turnpoint.config.asking import RowFormat as RowFormat
+    from turnpoint.config.asking import SavedAdapter as SavedAdapter
+    from turnpoint.config.asking import TasksConfig as TasksConfig
+    from turnpoint.config.asking import VerifierConfig as VerifierConfig
+    from turnpoint.config.base import Recipe as Recipe
+    from turnpoint.config.learning import AdvantageConfig as AdvantageConfig
+    from turnpoint.config.learning import Aggregation as Aggregation
+    from turnpoint.config.learning import BaseReference as BaseReference
+    from turnpoint.config.learning import CispoLoss as CispoLoss
+    from turnpoint.config.learning import CorrectionConfig as CorrectionConfig
+    from turnpoint.config.learning import EngineConfig as EngineConfig
+    from turnpoint.config.learning import EvaluationConfig as EvaluationConfig
+    from turnpoint.config.learning import GspoLoss as GspoLoss
+    from turnpoint.config.learning import KlConfig as KlConfig
+    from turnpoint.config.learning import LossConfig as LossConfig
+    from turnpoint.config.learning import ModelReference as ModelReference
+    from turnpoint.config.learning import OptimizerConfig as OptimizerConfig
+    from turnpoint.config.learning import OverlongConfig as OverlongConfig
+    from turnpoint.config.learning import OverlongMask as OverlongMask
+    from turnpoint.config.learning import OverlongPenalty as OverlongPenalty
+    from turnpoint.config.learning import PpoClipLoss as PpoClipLoss
+    from turnpoint.config.learning import ReferenceConfig as ReferenceConfig
+    from turnpoint.config.learning import RefillConfig as RefillConfig
+    from turnpoint.config.learning import RolloutConfig as RolloutConfig
+    from turnpoint.config.learning import SamplingConfig as SamplingConfig
+    from turnpoint.config.learning import StartReference as StartReference
+    from turnpoint.config.learning import TensorBoardConfig as TensorBoardConfig
+    from turnpoint.config.learning import TrackersConfig as TrackersConfig
+    from turnpoint.config.learning import TrackioConfig as TrackioConfig
+    from turnpoint.config.learning import TrainingConfig as TrainingConfig
+    from turnpoint.config.learning import WandbConfig as WandbConfig
+    from turnpoint.config.reading import all_keys as all_keys
+    from turnpoint.config.reading import dump_recipe as dump_recipe
+    from turnpoint.config.reading import load_recipe as load_recipe
+    from turnpoint.config.reading import load_sft_recipe as load_sft_recipe
+    from turnpoint.config.reading import parse_recipe as parse_recipe
+    from turnpoint.config.reading import parse_sft_recipe as parse_sft_recipe
+    from turnpoint.config.recipes import RunConfig as RunConfig
+    from turnpoint.config.recipes import SftConfig as SftConfig
+    from turnpoint.config.recipes import SftTrainingConfig as SftTrainingConfig
+
+__all__ = [
+    "AdapterConfig",
+    "AdvantageConfig",
+    "Aggregation",
+    "BaseReference",
+    "ChatPrompt",
+    "CispoLoss",
+    "CorrectionConfig",
+    "EngineConfig",
+    "EvaluationConfig",
+    "FewShotPrompt",
+    "FunctionVerifierConfig",
+    "GspoLoss",
+    "HubTasks",
+    "JsonlTasks",
+    "KlConfig",
+    "LossConfig",
+    "MathVerifierConfig",
+    "ModelConfig",
+    "ModelReference",
+    "NewAdapter",
+    "OptimizerConfig",
+    "OverlongConfig",
+    "OverlongMask",
+    "OverlongPenalty",
+    "ParquetTasks",
+    "PpoClipLoss",
+    "PromptConfig",
+    "ReasoningGymTasks",
+    "ReasoningGymVerifierConfig",
+    "Recipe",
+    "ReferenceConfig",
+    "RefillConfig",
+    "RolloutConfig",
+    "RowFormat",
+    "RunConfig",
+    "SamplingConfig",
+    "SavedAdapter",
+    "SftConfig",
+    "SftTrainingConfig",
+    "StartReference",
+    "TasksConfig",
+    "TensorBoardConfig",
+    "TrackersConfig",
+    "TrackioConfig",
+    "TrainingConfig",
+    "VerifierConfig",
+    "WandbConfig",
+    "all_keys",
+    "dump_recipe",
+    "load_recipe",
+    "load_sft_recipe",
+    "parse_recipe",
+    "parse_sft_recipe",
+]
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "AdapterConfig": "asking",
+        "AdvantageConfig": "learning",
+        "Aggregation": "learning",
+        "BaseReference": "learning",
+        "ChatPrompt": "asking",
+        "CispoLoss": "learning",
+        "CorrectionConfig": "learning",
+        "EngineConfig": "learning",
+        "EvaluationConfig": "learning",
+        "FewShotPrompt": "asking",
+        "FunctionVerifierConfig": "asking",
+        "GspoLoss": "learning",
+        "HubTasks": "asking",
+        "JsonlTasks": "asking",
+        "KlConfig": "learning",
+        "LossConfig": "learning",
+        "MathVerifierConfig": "asking",
+        "ModelConfig": "asking",
+        "ModelReference": "learning",
+        "NewAdapter": "asking",
+        "OptimizerConfig": "learning",
+        "OverlongConfig": "learning",
+        "OverlongMask": "learning",
+        "OverlongPenalty": "learning",
+        "ParquetTasks": "asking",
+        "PpoClipLoss": "learning",
+        "PromptConfig": "asking",
+        "ReasoningGymTasks": "asking",
+        "ReasoningGymVerifierConfig": "asking",
+        "Recipe": "base",
+        "ReferenceConfig": "learning",
+        "RefillConfig": "learning",
+        "RolloutConfig": "learning",
+        "RowFormat": "asking",
+        "RunConfig": "recipes",
+        "SamplingConfig": "learning",
+        "SavedAdapter": "asking",
+        "SftConfig": "recipes",
+        "SftTrainingConfig": "recipes",
+        "StartReference": "learning",
+        "TasksConfig": "asking",
+        "TensorBoardConfig": "learning",
+        "TrackersConfig": "learning",
+        "TrackioConfig": "learning",
+        "TrainingConfig": "learning",
+        "VerifierConfig": "asking",
+        "WandbConfig": "learning",
+        "all_keys": "reading",
+        "dump_recipe": "reading",
+        "load_recipe": "reading",
+        "load_sft_recipe": "reading",
+        "parse_recipe": "reading",
+        "parse_sft_recipe": "reading",
+    },
+)

@@ -1,0 +1,160 @@
+"""Sections on what is asked and who answers: model, tasks, prompt, verifier."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from turnpoint.config.base import FilePath, Name, NonNegativeInt, PositiveFloat, PositiveInt, Recipe, kind_or
+
+
+class NewAdapter(Recipe):
+    """LoRA (arXiv 2106.09685): a trained low-rank addition to frozen matrices, zero at the start."""
+
+    kind: Literal["new"] = "new"
+    rank: PositiveInt = 16
+    alpha: PositiveFloat = 32.0
+    """The addition is multiplied by alpha / rank."""
+    modules: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Names of the linear layers that get one, for example q_proj; empty: all but the output head."""
+
+
+class SavedAdapter(Recipe):
+    """A LoRA adapter that training goes on with."""
+
+    kind: Literal["saved"]
+    path: FilePath
+    """A folder that `turnpoint export` or peft wrote."""
+
+
+AdapterConfig: TypeAlias = Annotated[
+    Annotated[NewAdapter, Tag("new")] | Annotated[SavedAdapter, Tag("saved")], Discriminator(kind_or("new"))
+]
+
+
+class ModelConfig(Recipe):
+    """Which policy to train."""
+
+    path: Name = "smollm2-135m-instruct"
+    """A folder, a hub name, or the embedded default."""
+    device: str = "auto"
+    """auto: CUDA where there is one, else CPU."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of sampling and of forward and backward; masters are float32. auto: bfloat16 where it is fast."""
+    adapter: AdapterConfig | None = None
+    """LoRA; null: all weights are trained."""
+
+
+RowFormat: TypeAlias = Literal["auto", "plain", "gsm8k", "math", "deepmath", "dapo"]
+
+
+class JsonlTasks(Recipe):
+    """Rows from a JSON-lines file."""
+
+    kind: Literal["jsonl"]
+    path: FilePath
+    format: RowFormat = "auto"
+    limit: PositiveInt | None = None
+
+
+class ParquetTasks(Recipe):
+    """Rows from a parquet file."""
+
+    kind: Literal["parquet"]
+    path: FilePath
+    format: RowFormat = "auto"
+    limit: PositiveInt | None = None
+
+
+class HubTasks(Recipe):
+    """Rows from a Hugging Face dataset, by name or by a folder that `save_to_disk` wrote."""
+
+    kind: Literal["hub"]
+    path: Name
+    subset: str | None = None
+    split: str = "train"
+    format: RowFormat = "auto"
+    limit: PositiveInt | None = None
+
+
+class ReasoningGymTasks(Recipe):
+    """Problems from a reasoning-gym generator."""
+
+    kind: Literal["reasoning_gym"]
+    name: str
+    options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Passed to the generator; unknown ones are refused."""
+    size: PositiveInt = 500
+    seed: NonNegativeInt = 0
+
+
+TasksConfig: TypeAlias = Annotated[
+    JsonlTasks | ParquetTasks | HubTasks | ReasoningGymTasks, Field(discriminator="kind")
+]
+
+
+class ChatPrompt(Recipe):
+    """The model's own chat template."""
+
+    kind: Literal["chat"] = "chat"
+    system: str | None = None
+    thinking: bool = False
+    """Handed to templates that know it (`enable_thinking`)."""
+    suffix: str = ""
+    """Added to the question, for example an instruction on the answer's form."""
+
+
+class FewShotPrompt(Recipe):
+    """Solved examples as plain text, then the question: for base and very small models."""
+
+    kind: Literal["few_shot"]
+    shots: PositiveInt = 4
+    """Examples are taken from the front of the dataset and never trained on."""
+    template: str = "Q: {question}\nA: {answer}"
+    """One example; the prompt ends where {answer} would stand."""
+    separator: str = "\n\n"
+    """Between examples; a completion stops at its first line."""
+
+    @model_validator(mode="after")
+    def _template_has_both(self) -> FewShotPrompt:
+        if "{question}" not in self.template or not self.template.rstrip().endswith("{answer}"):
+            raise ValueError("template must contain {question} and end with {answer}")
+        return self
+
+
+PromptConfig: TypeAlias = Annotated[
+    Annotated[ChatPrompt, Tag("chat")] | Annotated[FewShotPrompt, Tag("few_shot")],
+    Discriminator(kind_or("chat")),
+]
+
+
+class MathVerifierConfig(Recipe):
+    """Mathematical equality of the answer."""
+
+    kind: Literal["math"] = "math"
+    timeout: Annotated[PositiveFloat, Field(le=3600)] = 2.0
+    """Seconds of wall clock for one grading."""
+    workers: PositiveInt = 2
+
+
+class ReasoningGymVerifierConfig(Recipe):
+    """The generator's own scorer; needs reasoning-gym tasks."""
+
+    kind: Literal["reasoning_gym"]
+
+
+class FunctionVerifierConfig(Recipe):
+    """A Python function of yours: (completion: str, task: Task) -> float; None, NaN, errors are invalid."""
+
+    kind: Literal["function"]
+    path: Name
+    """`file.py:function` or `package.module:function`."""
+
+
+VerifierConfig: TypeAlias = Annotated[
+    Annotated[MathVerifierConfig, Tag("math")]
+    | Annotated[ReasoningGymVerifierConfig, Tag("reasoning_gym")]
+    | Annotated[FunctionVerifierConfig, Tag("function")],
+    Discriminator(kind_or("math")),
+]

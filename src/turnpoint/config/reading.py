@@ -1,0 +1,108 @@
+"""Reading and writing recipes: YAML, dotted overrides, one line for everything that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import yaml
+from pydantic import ValidationError
+
+from turnpoint.config import explain
+from turnpoint.config.base import Recipe
+from turnpoint.config.recipes import RunConfig, SftConfig
+from turnpoint.errors import RecipeError
+
+_R = TypeVar("_R", RunConfig, SftConfig)
+
+
+class _NoDuplicates(yaml.SafeLoader):
+    """YAML in which a key may come once: PyYAML itself would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice} comes twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+# PyYAML lets through what Python says of an impossible date, of thousands of digits, of nesting without end.
+_NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Returns the recipe in the YAML file `path`, changed by dotted `key=value` overrides.
+
+    Raises RecipeError in one line for a missing or unreadable file, an unknown key or a bad value.
+    """
+    return _parse(_read(path, overrides), RunConfig)
+
+
+def load_sft_recipe(path: str | Path, overrides: Sequence[str] = ()) -> SftConfig:
+    """Returns the recipe of supervised fine-tuning in `path`; raises RecipeError as `load_recipe` does."""
+    return _parse(_read(path, overrides), SftConfig)
+
+
+def parse_recipe(tree: Mapping[str, Any]) -> RunConfig:
+    """Returns `tree` as a recipe; raises RecipeError as `load_recipe` does."""
+    return _parse(tree, RunConfig)
+
+
+def parse_sft_recipe(tree: Mapping[str, Any]) -> SftConfig:
+    """Returns `tree` as a recipe of supervised fine-tuning; raises RecipeError as `load_recipe` does."""
+    return _parse(tree, SftConfig)
+
+
+def dump_recipe(config: Recipe) -> str:
+    """Returns the resolved recipe as YAML; loading it gives an equal recipe."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def all_keys() -> list[str]:
+    """Returns the dotted names of all keys that a recipe of `turnpoint train` can hold."""
+    return explain.all_keys(RunConfig)
+
+
+def _parse(tree: Mapping[str, Any], kind: type[_R]) -> _R:
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        raise RecipeError("; ".join(explain.explain(error.errors(include_url=False), kind))) from error
+
+
+def _read(path: str | Path, overrides: Sequence[str]) -> dict[str, Any]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"recipe {path}: {error}") from error
+    try:
+        tree = yaml.load(text, _NoDuplicates)
+    except _NOT_YAML as error:
+        raise RecipeError(f"recipe {path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(tree, dict):
+        raise RecipeError(f"recipe {path}: expected keys and values, got {type(tree).__name__}")
+    for override in overrides:
+        _apply(cast(dict[str, Any], tree), override)
+    return cast(dict[str, Any], tree)
+
+
+def _apply(tree: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise RecipeError(f"override {override!r}: expected key=value, for example training.steps=20")
+    try:
+        value = yaml.safe_load(text)
+    except _NOT_YAML as error:
+        raise RecipeError(f"override {override!r}: {text!r} is not a value") from error
+    node = tree
+    *sections, last = key.split(".")
+    for section in sections:
+        if node.get(section) is None:  # also `section: null`, which switches an optional one off
+            node[section] = {}
+        inner = node[section]
+        if not isinstance(inner, dict):
+            raise RecipeError(f"override {override!r}: {section!r} holds a value, not a section")
+        node = cast(dict[str, Any], inner)
+    node[last] = value

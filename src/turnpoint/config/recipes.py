@@ -1,0 +1,137 @@
+"""Whole recipes: what `turnpoint train` and `turnpoint sft` read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from turnpoint.config.asking import (
+    ChatPrompt,
+    MathVerifierConfig,
+    ModelConfig,
+    PromptConfig,
+    TasksConfig,
+    VerifierConfig,
+)
+from turnpoint.config.base import FilePath, NonNegativeInt, PositiveFloat, PositiveInt, Recipe
+from turnpoint.config.learning import (
+    AdvantageConfig,
+    CorrectionConfig,
+    EngineConfig,
+    EvaluationConfig,
+    KlConfig,
+    LossConfig,
+    OptimizerConfig,
+    OverlongPenalty,
+    PpoClipLoss,
+    RolloutConfig,
+    SamplingConfig,
+    TrackersConfig,
+    TrainingConfig,
+)
+
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class RunConfig(Recipe):
+    """One run."""
+
+    name: _Name = "run"
+    seed: NonNegativeInt = 0
+    output_dir: FilePath = Path("runs")
+    model: ModelConfig = ModelConfig()
+    tasks: TasksConfig
+    prompt: PromptConfig = ChatPrompt()
+    verifier: VerifierConfig = MathVerifierConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    engine: EngineConfig = EngineConfig()
+    advantage: AdvantageConfig = AdvantageConfig()
+    loss: LossConfig = PpoClipLoss()
+    kl: KlConfig | None = None
+    correction: CorrectionConfig | None = None
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig | None = None
+    trackers: TrackersConfig = TrackersConfig()
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimiser updates for each batch of rollouts."""
+        return self.training.epochs * self.training.mini_batches
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> RunConfig:
+        if self.rollout.samples_per_prompt == 1:
+            raise ValueError(
+                "rollout.samples_per_prompt = 1: a group of one has no baseline to be compared with and "
+                "every advantage is 0; use 2 or more"
+            )
+        if self.verifier.kind == "reasoning_gym" and self.tasks.kind != "reasoning_gym":
+            raise ValueError(
+                f"verifier.kind = reasoning_gym scores only reasoning_gym tasks, not {self.tasks.kind}"
+            )
+        updates = self.training.steps * self.updates_per_step
+        if self.optimizer.warmup_steps >= updates:
+            raise ValueError(
+                f"optimizer.warmup_steps = {self.optimizer.warmup_steps} leaves nothing of the {updates} "
+                f"updates of training.steps = {self.training.steps}"
+            )
+        prompts, parts = self.rollout.prompts_per_step, self.training.mini_batches
+        if prompts % parts:
+            raise ValueError(
+                f"training.mini_batches = {parts} does not divide rollout.prompts_per_step = {prompts}: "
+                f"every update takes its share of the step's prompts"
+            )
+        self._overlong_fits()
+        self._reference_fits()
+        return self
+
+    def _overlong_fits(self) -> None:
+        overlong, limit = self.advantage.overlong, self.sampling.max_new_tokens
+        if isinstance(overlong, OverlongPenalty) and overlong.buffer_tokens > limit:
+            raise ValueError(
+                f"advantage.overlong.buffer_tokens = {overlong.buffer_tokens} is more than "
+                f"sampling.max_new_tokens = {limit}"
+            )
+
+    def _reference_fits(self) -> None:
+        if self.kl is not None and self.kl.reference.kind == "base" and self.model.adapter is None:
+            raise ValueError(
+                "kl.reference.kind = base is the model without its adapter, and there is no model.adapter; "
+                "kind = start is the model as it was"
+            )
+
+
+class SftTrainingConfig(Recipe):
+    """How long, and how much goes through the network at once."""
+
+    epochs: PositiveFloat = 1.0
+    """Passes over the examples."""
+    examples_per_step: PositiveInt = 32
+    micro_batch_tokens: PositiveInt = 4096
+    """Packed tokens in one forward and backward; changes memory and speed, never the gradient."""
+    head_chunk_tokens: PositiveInt = 128
+    """Tokens whose logits exist at the same time; changes memory and speed, never the gradient."""
+    save_every: PositiveInt | None = None
+    """Steps between checkpoints; the last step and Ctrl-C always save."""
+
+
+class SftConfig(Recipe):
+    """Supervised fine-tuning on solutions: cross-entropy, mean over the solution tokens of a step."""
+
+    name: _Name = "sft"
+    seed: NonNegativeInt = 0
+    output_dir: FilePath = Path("runs")
+    model: ModelConfig = ModelConfig()
+    tasks: TasksConfig
+    solution: str = "answer"
+    """The column that holds what the model should write."""
+    prompt: PromptConfig = ChatPrompt()
+    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5)
+    training: SftTrainingConfig = SftTrainingConfig()
+    held_out: NonNegativeInt = 0
+    """Examples from the end of the dataset that are only measured: cross-entropy before and after."""
+    trackers: TrackersConfig = TrackersConfig()
