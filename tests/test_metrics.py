@@ -14,13 +14,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnpoint import metrics
-from turnpoint.metrics import Max, Mean, Metric, Quantile, Ratio, Sum, merge_metrics, metric_values
+from turnpoint.metrics import (
+    EffectiveShare,
+    Max,
+    Mean,
+    Metric,
+    Quantile,
+    Ratio,
+    Sum,
+    merge_metrics,
+    metric_values,
+)
 
 KINDS: dict[str, Callable[[list[float]], Metric]] = {
     "sum": lambda values: Sum(math.fsum(values)),
     "mean": Mean.of,
     "max": Max.of,
     "median": lambda values: Quantile(0.5, tuple(values)),
+    "effective": lambda values: EffectiveShare.of(map(abs, values)),
 }
 
 
@@ -56,8 +67,22 @@ def test_values() -> None:
     assert isinstance(Ratio(6.0, 4.0), Mean)
 
 
+def test_effective_share_of_equal_lone_and_vanished_weights() -> None:
+    assert EffectiveShare.of([0.3] * 7).value == pytest.approx(1.0)
+    assert EffectiveShare.of([5.0, 0.0, 0.0, 0.0]).value == 0.25
+    assert EffectiveShare.of([1.0, 2.0]).value == 9 / 10
+    assert EffectiveShare.of([0.0, 0.0]).value == 0.0
+
+
 def test_a_mean_over_nothing_is_absent_and_dilutes_nothing() -> None:
-    nothing = {"a": Mean(0.0, 0), "b": Mean.of([]), "c": Max(), "d": Quantile(0.5, ()), "e": Max.of([])}
+    nothing: dict[str, Metric] = {
+        "a": Mean(0.0, 0),
+        "b": Mean.of([]),
+        "c": Max(),
+        "d": Quantile(0.5, ()),
+        "e": Max.of([]),
+        "f": EffectiveShare.of([]),
+    }
     assert metric_values(nothing) == {}
     assert Mean.of([1.0, 1.0]).merge(Mean.of([])).value == 1.0
 

@@ -112,7 +112,41 @@ class Quantile:
         return float(np.quantile(self.values, self.q)) if self.values else None
 
 
-Metric: TypeAlias = Sum | Mean | Max | Quantile
+@dataclass(frozen=True, slots=True)
+class EffectiveShare:
+    """Kish's effective sample size of weights, as a share of their number: (sum w)^2 / (n sum w^2).
+
+    1 when all weights are equal, 1/n when one outweighs all others, 0 when every weight is 0.
+
+    >>> EffectiveShare.of([1.0, 1.0]).merge(EffectiveShare.of([0.0, 0.0])).value
+    0.5
+    """
+
+    total: float
+    squares: float
+    count: int
+
+    @staticmethod
+    def of(weights: Iterable[float]) -> EffectiveShare:
+        """Returns the reducer of `weights`, none of them negative."""
+        items = list(weights)
+        return EffectiveShare(math.fsum(items), math.fsum(weight * weight for weight in items), len(items))
+
+    def merge(self, other: EffectiveShare) -> EffectiveShare:
+        """Returns the reducer of both."""
+        return EffectiveShare(
+            self.total + other.total, self.squares + other.squares, self.count + other.count
+        )
+
+    @property
+    def value(self) -> float | None:
+        """The share, in [0, 1]; None over nothing."""
+        if not self.count:
+            return None
+        return self.total**2 / (self.count * self.squares) if self.squares else 0.0
+
+
+Metric: TypeAlias = Sum | Mean | Max | Quantile | EffectiveShare
 Metrics: TypeAlias = Mapping[str, Metric]
 
 
