@@ -8,9 +8,27 @@ if TYPE_CHECKING:
     from turnpoint.credit.combine import combine_advantages as combine_advantages
     from turnpoint.credit.group import GroupAdvantage as GroupAdvantage
     from turnpoint.credit.group import group_advantages as group_advantages
+    from turnpoint.credit.overlong import MaskTruncated as MaskTruncated
+    from turnpoint.credit.overlong import SoftPenalty as SoftPenalty
+    from turnpoint.credit.overlong import overlong_penalty as overlong_penalty
 
-__all__ = ["GroupAdvantage", "combine_advantages", "group_advantages"]
+__all__ = [
+    "GroupAdvantage",
+    "MaskTruncated",
+    "SoftPenalty",
+    "combine_advantages",
+    "group_advantages",
+    "overlong_penalty",
+]
 
 __getattr__ = lazy(
-    __name__, {"GroupAdvantage": "group", "combine_advantages": "combine", "group_advantages": "group"}
+    __name__,
+    {
+        "GroupAdvantage": "group",
+        "MaskTruncated": "overlong",
+        "SoftPenalty": "overlong",
+        "combine_advantages": "combine",
+        "group_advantages": "group",
+        "overlong_penalty": "overlong",
+    },
 )

@@ -22,7 +22,14 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from turnpoint.types import Group, SegmentCredit
+from turnpoint.credit.overlong import (
+    MaskTruncated,
+    Overlong,
+    SoftPenalty,
+    completion_length,
+    is_truncated,
+)
+from turnpoint.types import Group, Member, SegmentCredit
 
 BASELINES = ("mean", "leave_one_out")
 SCALES = ("none", "std")
@@ -90,31 +97,44 @@ class GroupAdvantage:
     """Gives every token that a member generated the member's `group_advantages`.
 
     A root is credited on all its tokens, a continuation on its suffix; what was reused has its own owner.
-    Invalid members get weight 0, so that their tokens leave loss and denominators. Raises ValueError for
-    an unknown baseline or scale.
+    Invalid members get weight 0, so that their tokens leave loss and denominators. `overlong` says what
+    length costs; a branch is as long as its whole completion, reused tokens included. Raises ValueError
+    for an unknown baseline or scale.
     """
 
     baseline: str = "mean"
     scale: str = "none"
+    overlong: Overlong | None = None
 
     def __post_init__(self) -> None:
         _check_names(self.baseline, self.scale)
 
     def credit(self, group: Group) -> list[SegmentCredit]:
         """Returns one credit per POLICY segment, in the order of members and of their segments."""
-        verdicts = [member.verdict for member in group.members]
+        counted = [self._counts(member) for member in group.members]
         advantages = group_advantages(
-            [0.0 if verdict.reward is None else verdict.reward for verdict in verdicts],
+            [self._reward(group, member) for member in group.members],
             baseline=self.baseline,
             scale=self.scale,
-            valid=[verdict.valid for verdict in verdicts],
+            valid=counted,
         )
         return [
             SegmentCredit(
                 segment=segment.id,
                 advantages=np.full(len(segment), float(advantage), np.float32),
-                weights=np.full(len(segment), verdicts[index].valid, np.float32),
+                weights=np.full(len(segment), counted[index], np.float32),
             )
             for index, advantage in enumerate(advantages)
             for segment in group.generated(index)
         ]
+
+    def _counts(self, member: Member) -> bool:
+        masked = isinstance(self.overlong, MaskTruncated) and is_truncated(member)
+        return member.verdict.valid and not masked
+
+    def _reward(self, group: Group, member: Member) -> float:
+        """Returns what is compared; of no meaning for a member that does not count."""
+        reward = 0.0 if member.verdict.reward is None else member.verdict.reward
+        if isinstance(self.overlong, SoftPenalty):
+            reward += self.overlong.of(completion_length(group, member))
+        return reward

@@ -1,11 +1,14 @@
-"""The clipped policy gradient.
+"""The policy gradient: a weighted sum over tokens of one of three surrogates.
 
     rho_t = p(y_t) / p_old(y_t)
-    loss  = - sum_t w_t min(rho_t A_t, clip(rho_t, 1 - low, 1 + high) A_t) / denominator
+    loss  = - sum_t w_t surrogate_t / denominator
 
-`ppo_clip` is PPO's objective (arXiv 1707.06347) with a bound for each side (DAPO, 2503.14476). For A >= 0
-the minimum is A min(rho, 1 + high), otherwise A max(rho, 1 - low): the sign of A says which bound can
-bind, and log rho is bounded before it is exponentiated, so that a bound ratio cannot overflow.
+    objective  surrogate of token t                            default bounds       equations in
+    ppo_clip   min(rho A, clip(rho, 1 - low, 1 + high) A)      low 0.2, high 0.28   ppo_clip.py
+    gspo       the same with one ratio for a whole sequence    low 3e-4, high 4e-4  gspo.py
+    cispo      sg(clip(rho, 1 - low, 1 + high)) A log p        none, high 0.28      cispo.py
+
+At the first update on a batch rho is 1 and all three have the gradient of A log p.
 """
 
 from __future__ import annotations
@@ -16,9 +19,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from turnpoint.losses.cispo import cispo
+from turnpoint.losses.gspo import gspo
+from turnpoint.losses.ppo_clip import ppo_clip
+from turnpoint.losses.reductions import reduce_tokens
 from turnpoint.metrics import Max, Mean, Metric
 
-_DEFAULT_CLIPS = {"ppo_clip": (0.2, 0.28)}
+_DEFAULT_CLIPS = {"ppo_clip": (0.2, 0.28), "gspo": (3e-4, 4e-4), "cispo": (1.0, 0.28)}
 
 
 def policy_gradient_loss(
@@ -33,6 +40,7 @@ def policy_gradient_loss(
     weights: Float[Tensor, "*tokens"] | None = None,
     clip_low: float | None = None,
     clip_high: float | None = None,
+    dual_clip: float | None = None,
 ) -> tuple[Float[Tensor, ""], dict[str, Metric]]:
     """Returns the loss, differentiable in `logprobs` alone, and its metrics over unmasked tokens.
 
@@ -40,28 +48,40 @@ def policy_gradient_loss(
     step, so that the losses of its micro-batches add up to the loss of the step; it may be 0 when nothing
     trains, and the loss is then 0. What stands at masked positions, NaN included, changes nothing.
     `weights` multiply each token's loss: aggregation (`sequence_weights`) and off-policy correction.
-    `sequence_ids` say which tokens are one member's; ppo_clip, a sum over tokens, does not need them.
+    `sequence_ids` say which tokens are one member's: any integers, each sequence whole within one call.
+    gspo needs them, and with them the aggregation `sequence`; the others are sums over tokens.
 
-    The default clips are 0.2 and 0.28. With one update per batch rho is 1 and the clips are inert. No KL
-    term and no entropy bonus.
+    Bounds are 1 - clip_low and 1 + clip_high, clip_low = 1 for none below; None takes the objective's
+    default. `dual_clip` (ppo_clip only) also bounds rho from above where the advantage is negative. With
+    one update per batch rho is 1 and all bounds are inert. No KL term (`kl_loss`) and no entropy bonus.
 
-    Metrics: `clip_fraction` of tokens whose gradient a bound removed, `ratio_mean`, `ratio_deviation` (the
-    largest |rho - 1|), `approx_kl` of p_old to p (mean of rho - 1 - log rho, nats).
+    Metrics: `clip_fraction` of tokens on which a bound acted at a non-zero advantage (it took the gradient
+    of a token, under gspo of a sequence; under cispo it capped the weight); over the tokens' own ratios
+    `ratio_mean`, `ratio_deviation` (the largest |rho - 1|) and `approx_kl` of p_old to p (mean of
+    rho - 1 - log rho, nats).
 
-    Raises ValueError for an unknown objective, an impossible clip, or a denominator that is negative, not
-    finite, or 0 although tokens train.
+    Raises ValueError for an unknown objective, an impossible bound, gspo without sequence ids, or a
+    denominator that is negative, not finite, or 0 although tokens train.
     """
-    low, high = _clips(objective, clip_low, clip_high)
-    _check_denominator(denominator, mask)
+    log_low, log_high, log_dual = _log_bounds(objective, clip_low, clip_high, dual_clip)
     # Selecting, not multiplying by 0: 0 * NaN would survive, in the backward pass too.
     advantages = torch.where(mask, advantages.detach(), 0.0)
-    log_ratio = torch.where(mask, logprobs - old_logprobs.detach(), 0.0)
-    bounded = torch.where(advantages >= 0, log_ratio.clamp(max=high), log_ratio.clamp(min=low))
-    surrogate = bounded.exp() * advantages
-    if weights is not None:
-        surrogate = surrogate * torch.where(mask, weights.detach(), 0.0)
-    loss = -surrogate.sum() / (denominator or 1.0)
-    return loss, _metrics(log_ratio.detach()[mask], (bounded != log_ratio)[mask], advantages[mask])
+    logprobs = torch.where(mask, logprobs, 0.0)
+    log_ratio = logprobs - torch.where(mask, old_logprobs.detach(), 0.0)
+    common = {"log_ratio": log_ratio, "advantages": advantages}
+    match objective:
+        case "gspo":
+            if sequence_ids is None:
+                raise ValueError("gspo has one ratio per sequence and needs sequence_ids")
+            surrogate, bound = gspo(
+                **common, mask=mask, sequence_ids=sequence_ids, log_low=log_low, log_high=log_high
+            )
+        case "cispo":
+            surrogate, bound = cispo(logprobs=logprobs, **common, log_low=log_low, log_high=log_high)
+        case _:
+            surrogate, bound = ppo_clip(**common, log_low=log_low, log_high=log_high, log_dual=log_dual)
+    loss = reduce_tokens(-surrogate, mask=mask, denominator=denominator, weights=weights)
+    return loss, _metrics(log_ratio.detach()[mask], bound[mask], advantages[mask])
 
 
 def _metrics(log_ratio: Tensor, bound: Tensor, advantages: Tensor) -> dict[str, Metric]:
@@ -78,8 +98,10 @@ def _metrics(log_ratio: Tensor, bound: Tensor, advantages: Tensor) -> dict[str, 
     }
 
 
-def _clips(objective: str, low: float | None, high: float | None) -> tuple[float, float]:
-    """Returns the bounds of log rho."""
+def _log_bounds(
+    objective: str, low: float | None, high: float | None, dual: float | None
+) -> tuple[float, float, float]:
+    """Returns what bounds log rho below, above, and above where the advantage is negative."""
     if objective not in _DEFAULT_CLIPS:
         raise ValueError(f"unknown objective {objective!r}; known: {', '.join(_DEFAULT_CLIPS)}")
     default_low, default_high = _DEFAULT_CLIPS[objective]
@@ -87,11 +109,9 @@ def _clips(objective: str, low: float | None, high: float | None) -> tuple[float
     high = default_high if high is None else high
     if not 0 < low <= 1 or not high > 0:
         raise ValueError(f"clips need 0 < low <= 1 and high > 0, got low {low} and high {high}")
-    return (math.log1p(-low) if low < 1 else -math.inf), math.log1p(high)
-
-
-def _check_denominator(denominator: float, mask: Tensor) -> None:
-    if not 0 <= denominator < math.inf or (denominator == 0 and bool(mask.any())):
-        raise ValueError(
-            f"denominator {denominator} for {int(mask.sum())} trained tokens; it must be positive"
-        )
+    if dual is not None and objective != "ppo_clip":
+        raise ValueError(f"dual_clip = {dual} is a bound of ppo_clip; {objective} has none like it")
+    if dual is not None and not dual > 1 + high:
+        raise ValueError(f"dual_clip = {dual} must be above 1 + clip_high = {1 + high}")
+    log_low = math.log1p(-low) if low < 1 else -math.inf
+    return log_low, math.log1p(high), math.inf if dual is None else math.log(dual)

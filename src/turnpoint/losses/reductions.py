@@ -13,7 +13,12 @@ own tokens changes the gradient.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 AGGREGATIONS = ("token", "sequence", "constant")
 
@@ -36,3 +41,26 @@ def sequence_weights(
             return [1.0] * len(lengths), float(len(lengths) * max_tokens)
         case _:
             raise ValueError(f"unknown aggregation {aggregation!r}; known: {', '.join(AGGREGATIONS)}")
+
+
+def reduce_tokens(
+    terms: Float[Tensor, "*tokens"],
+    *,
+    mask: Bool[Tensor, "*tokens"],
+    denominator: float,
+    weights: Float[Tensor, "*tokens"] | None,
+) -> Float[Tensor, ""]:
+    """Returns sum of weights * terms over unmasked tokens / denominator, differentiable in `terms` alone.
+
+    The one way in which every loss here is averaged, so that two of them can be added. `terms` must be 0
+    at masked positions, selected before any arithmetic: 0 * NaN would survive, in the backward pass too.
+    `weights`, None for 1, may hold anything there. Where nothing trains the loss is 0, its denominator
+    may be 0. Raises ValueError for one that is negative, not finite, or 0 although tokens train.
+    """
+    if not 0 <= denominator < math.inf or (denominator == 0 and bool(mask.any())):
+        raise ValueError(
+            f"denominator {denominator} for {int(mask.sum())} trained tokens; it must be positive"
+        )
+    if weights is not None:
+        terms = terms * torch.where(mask, weights.detach(), 0.0)
+    return terms.sum() / (denominator or 1.0)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from turnpoint.credit.overlong import completion_length, is_truncated
 from turnpoint.metrics import Max, Mean, Metric, Quantile, Sum
 from turnpoint.rollout.evaluate import SOLVED
-from turnpoint.types import Author, FinishReason, Group, Member
+from turnpoint.types import Group
 
 SLOWEST_VERIFY = "slowest_verify"  # the key in Account.seconds; a largest, not a part of the sum
 
@@ -56,14 +57,3 @@ def valid_rewards(group: Group) -> list[float]:
 def has_signal(group: Group) -> bool:
     """Whether any advantage of the group can differ from zero: its valid rewards are not all equal."""
     return len(set(valid_rewards(group))) > 1
-
-
-def completion_length(group: Group, member: Member) -> int:
-    """Returns how many policy tokens lie on the member's path: for a branch, the root's part included."""
-    path = group.tree.path(member.leaf)
-    return sum(piece.length for piece in path if piece.segment.author is Author.POLICY)
-
-
-def is_truncated(member: Member) -> bool:
-    """Whether the rollout ran into a length limit."""
-    return member.finish is FinishReason.LENGTH
