@@ -314,3 +314,28 @@ def test_a_step_that_cannot_be_told_of_is_saved_under_its_own_number(
     assert saved is not None
     checkpoint = load_checkpoint(saved)
     assert checkpoint.step == int(checkpoint.state["steps"]) == 1
+
+
+def test_problems_that_a_run_trained_on_are_not_called_held_out(turnpoint: Command, recipe: Path) -> None:
+    folder = recipe.parent / "runs" / "tiny"
+    assert turnpoint("train", recipe, "training.steps=1", "evaluation=null").status == 0
+    answer = turnpoint("eval", folder, "evaluation.tasks=4")
+    assert answer.status == 2
+    assert "evaluation.tasks = 4, but the run held 0 problems out and trained on the rest" in answer.err
+    other = recipe.parent / "other.jsonl"
+    other.write_text("".join(json.dumps({"question": f"{a} -", "answer": "1"}) + "\n" for a in range(9)))
+    assert turnpoint("eval", folder, "evaluation.tasks=4", f"tasks.path={other}").status == 0
+
+
+@pytest.mark.parametrize("command", ["eval", "export"])
+def test_a_name_that_is_no_run_is_said_to_be_none(turnpoint: Command, tmp_path: Path, command: str) -> None:
+    answer = turnpoint(command, tmp_path / "nope", *([tmp_path / "out"] if command == "export" else []))
+    assert (answer.status, answer.err) == (
+        2,
+        f"turnpoint: {tmp_path / 'nope'}: no such recipe or run folder\n",
+    )
+
+
+def test_the_version(turnpoint: Command) -> None:
+    answer = turnpoint("--version")
+    assert (answer.status, answer.out) == (0, "turnpoint 0.1.0\n")

@@ -26,8 +26,27 @@ app = typer.Typer(
 
 _Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the recipe, for example training.steps=20."),
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Changes to the recipe, for example seed=1 (see docs/recipe.md)."
+    ),
 ]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from turnpoint import __version__
+
+        print(f"turnpoint {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool | None, typer.Option("--version", callback=_version, is_eager=True, help="Prints the version.")
+    ] = None,
+) -> None:
+    """RL post-training of language models with verifiable rewards."""
 
 
 @app.command()
@@ -75,7 +94,7 @@ def main() -> None:
     except typer.TyperException as error:  # a command line that cannot be read
         _complain(f"{error.format_message().rstrip('.')}; see turnpoint --help", error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        sys.exit(130)
+        _complain("interrupted", 130)
     except BrokenPipeError:  # a reader such as `head` has gone; say nothing more, also at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)

@@ -106,16 +106,17 @@ def test_reasons_are_made_visible_and_cut() -> None:
     assert len(found.text) < 120
 
 
-@pytest.mark.parametrize(("largest", "inside"), [(0.0031, True), (0.1999, True), (0.2, False), (3.0, False)])
-def test_on_policy_means_inside_the_narrower_clip(largest: float, inside: bool) -> None:
-    found = ratio(largest, clip_low=0.2, clip_high=0.28)
-    assert found.warning is not inside
-    assert found.text.startswith("on-policy: " if inside else "on-policy up to rounding: ")
-
-
-def test_the_ratio_is_said() -> None:
-    text = ratio(0.0031, clip_low=0.2, clip_high=0.28).text
-    assert text == "on-policy: largest |ratio - 1| = 0.0031; the clip (0.2/0.28) does not act"
+def test_the_ratio_is_judged_by_what_the_clip_cuts() -> None:
+    """A token beyond the clip on the side that its advantage does not push to loses nothing."""
+    idle = ratio(0.68, clipped=0.0, clip_low=0.2, clip_high=0.28)
+    assert idle.text == "on-policy: largest |ratio - 1| = 0.68; the clip (0.2/0.28) cuts nothing"
+    rare = ratio(0.68, clipped=0.034, clip_low=0.2, clip_high=0.28)
+    assert rare.text == (
+        "on-policy up to rounding: largest |ratio - 1| = 0.68; the clip (0.2/0.28) cuts 3 % of tokens"
+    )
+    often = ratio(0.68, clipped=0.06, clip_low=0.2, clip_high=0.28)
+    assert often.text.endswith("cuts 6 % of tokens; model.dtype=float32 rounds less")
+    assert [found.warning for found in (idle, rare, often)] == [False, False, True]
 
 
 @pytest.mark.parametrize(("gap", "word"), [(0.1, "agree"), (0.11, "disagree"), (float("nan"), "disagree")])
@@ -128,7 +129,7 @@ def test_engine_and_trainer(gap: float, word: str) -> None:
 def test_checks_are_told_on_the_first_step_and_later_only_when_they_fail() -> None:
     groups = [make_group([0.0, 1.0])]
     good = {"mismatch": Mean.of([0.01]), "ratio_deviation": Max(0.01)}
-    bad = {"mismatch": Mean.of([0.5]), "ratio_deviation": Max(0.9)}
+    bad = {"mismatch": Mean.of([0.5]), "ratio_deviation": Max(0.9), "clip_fraction": Mean(1.0, 2.0)}
 
     def rules(metrics: dict[str, Mean | Max], *, first: bool) -> list[str]:
         return [found.rule for found in step_findings(groups, dict(metrics), limits=LIMITS, first=first)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from turnpoint.assemble import Policy, Problems, load_policy, load_problems
 from turnpoint.config import RunConfig
-from turnpoint.errors import RunFolderError
+from turnpoint.errors import RecipeError, RunFolderError
 from turnpoint.objective import make_trainer
 from turnpoint.reports.terminal import Terminal
 from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
@@ -25,7 +25,12 @@ def read_policy(config: RunConfig, problems: Problems, terminal: Terminal) -> Po
 
 
 def recipe_of(source: Path) -> Path:
-    """Returns the recipe of a run folder, or `source` itself when it is a file."""
+    """Returns the recipe of a run folder, or `source` itself when it is a file.
+
+    Raises RecipeError when there is neither.
+    """
+    if not source.exists():
+        raise RecipeError(f"{source}: no such recipe or run folder")
     return source / "recipe.yaml" if source.is_dir() else source
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from turnpoint.assemble import open_verifier
 from turnpoint.commands.common import read_policy, read_problems, recipe_of, restore
 from turnpoint.commands.session import Session
-from turnpoint.config import load_recipe
+from turnpoint.config import RunConfig, load_recipe
 from turnpoint.errors import RecipeError
 from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout.evaluate import Evaluation
@@ -24,6 +24,8 @@ def evaluate(source: str | Path, overrides: Sequence[str] = ()) -> Evaluation:
     config = load_recipe(recipe_of(Path(source)), overrides)
     if config.evaluation is None:
         raise RecipeError(f"{source} holds nothing out: add for example evaluation.tasks=64")
+    if Path(source).is_dir():
+        _refuse_trained_problems(load_recipe(recipe_of(Path(source))), config)
     problems = read_problems(config, terminal)
     with open_verifier(config) as verifier:
         policy = read_policy(config, problems, terminal)
@@ -32,3 +34,14 @@ def evaluate(source: str | Path, overrides: Sequence[str] = ()) -> Evaluation:
             title = str(restore(config, policy, Path(source)))
         session = Session(config=config, policy=policy, verifier=verifier, terminal=terminal)
         return asyncio.run(session.evaluate_held_out(problems.evaluation, config.evaluation, title))
+
+
+def _refuse_trained_problems(run: RunConfig, asked: RunConfig) -> None:
+    """Raises RecipeError when problems that the run has trained on would be called held out."""
+    held_out = run.evaluation.tasks if run.evaluation else 0
+    more = asked.evaluation is not None and asked.evaluation.tasks > held_out
+    if more and (asked.tasks, asked.prompt) == (run.tasks, run.prompt):
+        raise RecipeError(
+            f"evaluation.tasks = {asked.evaluation and asked.evaluation.tasks}, but the run held {held_out} "
+            f"problems out and trained on the rest; name other problems, for example tasks.path=FILE"
+        )

@@ -46,6 +46,8 @@ def export_model(decoder: Decoder, *, tokenizer: str | Path | Any, folder: str |
             with quiet():
                 _savable(decoder.model).save_pretrained(new)
             _write_tokenizer(tokenizer, new)
+            for file in new.iterdir():
+                file.chmod(0o644)  # safetensors writes for its owner alone
             (new / MARK).write_text(json.dumps({"format": 1}) + "\n", encoding="utf-8")
     except OSError as error:
         raise RunFolderError(f"export {folder}: cannot be written: {first_line(error)}") from error

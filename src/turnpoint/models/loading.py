@@ -66,7 +66,9 @@ def _device(name: str) -> torch.device:
     try:
         torch.zeros(1, device=name).item()  # the one question that every backend answers
     except (RuntimeError, AssertionError, ImportError) as error:  # torch asserts that it was built with CUDA
-        raise ModelError(f"device {name}: not usable here: {first_line(error)}; cpu always is") from error
+        raise ModelError(
+            f"device {name}: not usable here: {first_line(error)[:90]}; auto, cpu, cuda, cuda:1 name one"
+        ) from error
     return torch.device(name)
 
 

@@ -64,7 +64,8 @@ def _step_findings(
     if gap is not None:
         checks.append(mismatch(gap, tolerance=limits.mismatch_tolerance))
     if largest is not None and limits.updates == 1:
-        checks.append(ratio(largest, clip_low=limits.clip_low, clip_high=limits.clip_high))
+        bounds = {"clip_low": limits.clip_low, "clip_high": limits.clip_high}
+        checks.append(ratio(largest, clipped=values.get(CLIP_FRACTION), **bounds))
     if largest is not None and limits.updates > 1:
         checks.append(drift(largest, clipped=values.get(CLIP_FRACTION), updates=limits.updates))
     for found in (shortage(values.get(MISSING)), correction(values.get(SAMPLE_SIZE))):
@@ -167,22 +168,24 @@ CLIP_FRACTION = "clip_fraction"  # of trained tokens whose gradient a bound remo
 RATIO_DEVIATION = "ratio_deviation"  # largest |ratio - 1| of the step's tokens
 
 
-def ratio(largest: float, *, clip_low: float, clip_high: float) -> Finding:
-    """Whether the clip acts although every step is on-policy: largest |ratio - 1| of its tokens against it.
+MUCH_ROUNDING = 0.05  # share of trained tokens that rounding alone pushes beyond the clip
+
+
+def ratio(largest: float, *, clipped: float | None, clip_low: float, clip_high: float) -> Finding:
+    """What the clip does although every step is on-policy; `clipped` is the share of tokens it acts on.
 
     With one update per batch the ratio is 1 up to what engine and trainer round differently; in bfloat16
-    that can be beyond the clip for a rare, unlikely token, whose gradient is then cut. Whether the two
+    that can be beyond the clip for rare, unlikely tokens, whose gradient is then cut. Whether the two
     disagree as a whole is `mismatch`'s to say.
     """
     measured = f"largest |ratio - 1| = {number(largest)}"
-    if largest < min(clip_low, clip_high):
-        text = f"on-policy: {measured}; the clip ({clip_low:g}/{clip_high:g}) does not act"
-        return Finding(rule="ratio", text=text, warning=False)
-    text = (
-        f"on-policy up to rounding: {measured} is beyond the clip ({clip_low:g}/{clip_high:g}), which cuts "
-        f"such tokens; model.dtype=float32 rounds less"
-    )
-    return Finding(rule="ratio", text=text, warning=True)
+    bounds = f"the clip ({clip_low:g}/{clip_high:g})"
+    if not clipped:
+        return Finding(rule="ratio", text=f"on-policy: {measured}; {bounds} cuts nothing", warning=False)
+    text = f"on-policy up to rounding: {measured}; {bounds} cuts {percent(clipped)} of tokens"
+    much = clipped > MUCH_ROUNDING
+    way_out = "; model.dtype=float32 rounds less" if much else ""
+    return Finding(rule="ratio", text=text + way_out, warning=much)
 
 
 MUCH_CLIPPED = 0.3  # share of trained tokens

@@ -77,7 +77,7 @@ def _kl(config: RunConfig) -> str:
 def _updates(config: RunConfig) -> str:
     updates = config.updates_per_step
     parts = [
-        "1 update per batch: on-policy, ratio = 1, clip inactive"
+        "1 update per batch: on-policy, ratio = 1 up to rounding"
         if updates == 1
         else f"{updates} updates per batch, {config.training.epochs} x {config.training.mini_batches}: "
         f"off-policy after the first"
