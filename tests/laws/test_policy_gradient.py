@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import pytest
@@ -19,10 +20,11 @@ import torch
 from torch import Tensor
 
 from tests.engine.serve import ask, generate
-from tests.tiny import CONTEXT, tiny_model
-from tests.training.groups import relative_difference
+from tests.tiny import CONTEXT, tiny_decoder, tiny_model
+from tests.training.groups import SHAPES, gradients, make_item, relative_difference
 from turnpoint.credit import GroupAdvantage
 from turnpoint.engine import TorchEngine
+from turnpoint.losses import policy_gradient_loss
 from turnpoint.models.decoder import Decoder
 from turnpoint.protocols import Completion
 from turnpoint.training import Trainer, pack_step
@@ -80,10 +82,13 @@ class World:
         found = torch.autograd.grad(surrogate, list(weights.values()), retain_graph=True)
         return dict(zip(weights, found, strict=True))
 
-    def actual(self, groups: Weighted, advantage: GroupAdvantage, aggregation: str) -> dict[str, Tensor]:
+    def actual(
+        self, groups: Weighted, advantage: GroupAdvantage, aggregation: str, objective: str = "ppo_clip"
+    ) -> dict[str, Tensor]:
         """The expectation of the trainer's gradient."""
         total = {name: torch.zeros_like(weight) for name, weight in self.plain.named_parameters()}
-        trainer = Trainer(self.decoder, learning_rate=1.0, temperature=TEMPERATURE)
+        loss = partial(policy_gradient_loss, objective=objective)
+        trainer = Trainer(self.decoder, learning_rate=1.0, temperature=TEMPERATURE, loss=loss)
         for group, chance in groups:
             self.decoder.model.zero_grad()
             items = [(group, advantage.credit(group))]
@@ -191,9 +196,21 @@ def test_the_expected_gradient_of_a_group_is_that_of_the_expected_reward(
     assert relative_difference(actual, world.expected(-shrunk / LENGTH * value)) < 1e-5
 
 
-@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
-def test_the_expected_gradient_of_a_root_and_its_fork(world: World, aggregation: str) -> None:
-    """The fork re-samples its token, trains on what it sampled, and shares one group mean with its root."""
+@pytest.mark.parametrize(
+    ("objective", "aggregation"),
+    [
+        ("ppo_clip", "token"),
+        ("ppo_clip", "sequence"),
+        ("ppo_clip", "constant"),
+        ("gspo", "sequence"),
+        ("cispo", "token"),
+    ],
+)
+def test_the_expected_gradient_of_a_root_and_its_fork(world: World, objective: str, aggregation: str) -> None:
+    """The fork re-samples its token, trains on what it sampled, and shares one group mean with its root.
+
+    Ratios are 1 here, where all objectives agree.
+    """
     groups: list[tuple[Group, float]] = []
     surrogate = torch.zeros((), dtype=torch.float64)
     for root, whole in itertools.product(world.sampled, repeat=2):
@@ -207,5 +224,35 @@ def test_the_expected_gradient_of_a_root_and_its_fork(world: World, aggregation:
         for sign, ids, start, length in ((1, root, 0, lengths[0]), (-1, whole, fork, lengths[1])):
             share = {"token": 1 / sum(lengths), "sequence": 1 / (2 * length), "constant": 1 / (2 * LENGTH)}
             surrogate = surrogate - chance * sign * advantage * share[aggregation] * world.logprob(ids, start)
-    actual = world.actual(groups, GroupAdvantage(), aggregation)
+    actual = world.actual(groups, GroupAdvantage(), aggregation, objective)
     assert relative_difference(actual, world.expected(surrogate)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"objective": "ppo_clip", "dual_clip": 1.4},
+        {"objective": "gspo", "clip_low": 0.02, "clip_high": 0.02},
+        {"objective": "cispo"},
+    ],
+    ids=lambda options: options["objective"],
+)
+def test_where_a_group_is_cut_into_micro_batches_does_not_show(options: dict[str, Any]) -> None:
+    """Also far from ratio 1: a rollout is never cut, so that its ratio is that of all its tokens."""
+    model, decoder = tiny_model("llama"), tiny_decoder("llama")
+    items = [make_item(shape, model=model, seed=seed) for seed, shape in enumerate(SHAPES.values())]
+    trainer = Trainer(decoder, learning_rate=1.0, loss=partial(policy_gradient_loss, **options))
+    found: list[tuple[float | None, dict[str, Tensor]]] = []
+    for max_tokens in (10_000, 40, 20):
+        decoder.model.zero_grad()
+        step = pack_step(items, max_tokens=max_tokens, aggregation="sequence", max_new_tokens=16)
+        metrics = trainer.forward_backward(step)
+        found.append(
+            (metrics["clip_fraction"].value, {n: g.clone() for n, g in gradients(decoder.model).items()})
+        )
+    (clipped, whole), *cut = found
+    assert clipped is not None
+    assert 0.05 < clipped < 0.95
+    for same, parts in cut:
+        assert same == pytest.approx(clipped)
+        assert relative_difference(parts, whole) < 1e-5
