@@ -32,7 +32,7 @@ _Overrides = Annotated[
 ]
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool | None) -> None:
     if wanted:
         from turnpoint import __version__
 
@@ -58,6 +58,18 @@ def train(
     from turnpoint.config import load_recipe
 
     run_training(load_recipe(recipe, overrides or ()))
+
+
+@app.command()
+def sft(
+    recipe: Annotated[Path, typer.Argument(help="A recipe of supervised fine-tuning in YAML.")],
+    overrides: _Overrides = None,
+) -> None:
+    """Trains a model on solutions, as a cold start; Ctrl-C saves."""
+    from turnpoint.commands.sft import sft as run_sft
+    from turnpoint.config import load_sft_recipe
+
+    run_sft(load_sft_recipe(recipe, overrides or ()))
 
 
 @app.command("eval")
