@@ -32,9 +32,10 @@ check: $(VENV)/dev.stamp docs
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-docs: $(BIN)/python
+docs: $(VENV)/demo.stamp
 	$(BIN)/python scripts/check_docs.py
 	$(BIN)/python scripts/readme_tree.py
+	$(BIN)/python scripts/recipe_keys.py
 
 bench: $(VENV)/bench.stamp
 	set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done

@@ -14,6 +14,7 @@ class NewAdapter(Recipe):
 
     kind: Literal["new"] = "new"
     rank: PositiveInt = 16
+    """Of the addition; more can express more and costs more."""
     alpha: PositiveFloat = 32.0
     """The addition is multiplied by alpha / rank."""
     modules: tuple[Annotated[str, Field(min_length=1)], ...] = ()
@@ -55,7 +56,9 @@ class JsonlTasks(Recipe):
     kind: Literal["jsonl"]
     path: FilePath
     format: RowFormat = "auto"
+    """How a row holds question and answer; auto: recognised by its columns."""
     limit: PositiveInt | None = None
+    """At most so many tasks, from the front."""
 
 
 class ParquetTasks(Recipe):
@@ -64,7 +67,9 @@ class ParquetTasks(Recipe):
     kind: Literal["parquet"]
     path: FilePath
     format: RowFormat = "auto"
+    """How a row holds question and answer; auto: recognised by its columns."""
     limit: PositiveInt | None = None
+    """At most so many tasks, from the front."""
 
 
 class HubTasks(Recipe):
@@ -75,7 +80,9 @@ class HubTasks(Recipe):
     subset: str | None = None
     split: str = "train"
     format: RowFormat = "auto"
+    """How a row holds question and answer; auto: recognised by its columns."""
     limit: PositiveInt | None = None
+    """At most so many tasks, from the front."""
 
 
 class ReasoningGymTasks(Recipe):
@@ -83,9 +90,11 @@ class ReasoningGymTasks(Recipe):
 
     kind: Literal["reasoning_gym"]
     name: str
+    """Of the generator."""
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Passed to the generator; unknown ones are refused."""
     size: PositiveInt = 500
+    """How many problems are generated."""
     seed: NonNegativeInt = 0
 
 
@@ -136,6 +145,7 @@ class MathVerifierConfig(Recipe):
     timeout: Annotated[PositiveFloat, Field(le=3600)] = 2.0
     """Seconds of wall clock for one grading."""
     workers: PositiveInt = 2
+    """Processes that grade at the same time."""
 
 
 class ReasoningGymVerifierConfig(Recipe):

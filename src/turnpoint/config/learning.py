@@ -15,6 +15,7 @@ class SamplingConfig(Recipe):
     temperature: Annotated[PositiveFloat, Field(ge=1e-6, le=1e6)] = 1.0
     """Beyond these bounds float32 holds no law: all or nothing."""
     max_new_tokens: PositiveInt = 256
+    """Where a completion is cut off."""
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Stop strings, beside the model's own stop tokens."""
 
@@ -33,7 +34,9 @@ class RolloutConfig(Recipe):
     """How many rollouts one step takes."""
 
     prompts_per_step: PositiveInt = 8
+    """Groups."""
     samples_per_prompt: PositiveInt = 8
+    """Rollouts of a group, which are compared with each other; at least 2."""
     refill: RefillConfig | None = None
     """null: every group counts, those without signal too."""
 
@@ -75,7 +78,9 @@ class AdvantageConfig(Recipe):
     """What a rollout deserves, compared with its group."""
 
     baseline: Literal["mean", "leave_one_out"] = "mean"
+    """What is taken from a reward: the mean of its group, or of the others in it (RLOO, arXiv 2402.14740)."""
     scale: Literal["none", "std"] = "none"
+    """std: divided by the standard deviation of the group (GRPO, arXiv 2402.03300)."""
     overlong: OverlongConfig | None = None
     """null: a truncated rollout is judged like any other."""
 
@@ -169,6 +174,7 @@ class KlConfig(Recipe):
     """A pull towards a reference: coef times a divergence, averaged over tokens as the loss is."""
 
     coef: PositiveFloat
+    """How much a nat of divergence costs, in units of the advantage."""
     divergence: Literal["reverse", "forward"] = "reverse"
     """The divergence whose gradient is followed. reverse: KL(policy || reference), the k2 estimator.
     forward: KL(reference || policy), k3. k1 as a loss has no expected gradient and cannot be chosen."""
@@ -180,6 +186,7 @@ class CorrectionConfig(Recipe):
     log-probabilities become the old ones, and min(trainer / engine, cap) weights each token."""
 
     cap: Annotated[PositiveFloat, Field(ge=1)] = 2.0
+    """The largest weight."""
     level: Literal["token", "sequence"] = "token"
     """token: one ratio per token. sequence: the product over a rollout's tokens."""
 

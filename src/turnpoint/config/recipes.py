@@ -39,8 +39,11 @@ class RunConfig(Recipe):
     """One run."""
 
     name: _Name = "run"
+    """Of the run folder."""
     seed: NonNegativeInt = 0
+    """Of everything that is drawn: order of problems, samples, new adapters."""
     output_dir: FilePath = Path("runs")
+    """Where run folders go."""
     model: ModelConfig = ModelConfig()
     tasks: TasksConfig
     prompt: PromptConfig = ChatPrompt()
@@ -123,8 +126,11 @@ class SftConfig(Recipe):
     """Supervised fine-tuning on solutions: cross-entropy, mean over the solution tokens of a step."""
 
     name: _Name = "sft"
+    """Of the run folder."""
     seed: NonNegativeInt = 0
+    """Of the order of examples."""
     output_dir: FilePath = Path("runs")
+    """Where run folders go."""
     model: ModelConfig = ModelConfig()
     tasks: TasksConfig
     solution: str = "answer"
