@@ -207,11 +207,12 @@ class StepRecord:
     findings: tuple[Finding, ...]
 
 
-def read_metrics(path: Path) -> list[StepRecord]:
+def read_metrics(path: str | Path) -> list[StepRecord]:
     """Returns the steps in a metrics.jsonl; a torn last line is skipped.
 
     Raises RunFolderError for a missing file and for a line in the middle that is no step.
     """
+    path = Path(path)
     return [_step_record(path, number, row) for number, row in read_lines(path)]
 
 
