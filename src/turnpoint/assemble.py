@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from turnpoint.config import (
     ChatPrompt,
     FewShotPrompt,
     FunctionVerifierConfig,
     MathVerifierConfig,
+    ModelConfig,
+    NewAdapter,
     ReasoningGymTasks,
     ReasoningGymVerifierConfig,
     RunConfig,
+    SavedAdapter,
 )
 from turnpoint.engine.engine import TorchEngine
 from turnpoint.errors import DataError, RecipeError
 from turnpoint.losses import policy_gradient_loss
+from turnpoint.models.adapter import Adapter, add_adapter, load_adapter, require_peft
 from turnpoint.models.loading import LoadedModel, load_model
 from turnpoint.models.renderer import ChatRenderer, FewShotRenderer
 from turnpoint.protocols import Renderer, Verifier
@@ -62,13 +66,19 @@ class Policy:
 
     @property
     def parameters(self) -> int:
-        """How many weights the model has; tied ones count once."""
-        return sum(weight.numel() for weight in self.model.decoder.model.parameters())
+        """How many weights the model has, an adapter left out; tied ones count once."""
+        everything = sum(weight.numel() for weight in self.model.decoder.model.parameters())
+        return everything - (self.model.adapter.parameters if self.model.adapter else 0)
 
 
 def load_policy(config: RunConfig, examples: Sequence[tuple[str, str]]) -> Policy:
     """Returns the policy of `config`; raises ModelError in one line when it cannot be loaded or rendered."""
-    model = load_model(config.model.path, device=config.model.device, dtype=config.model.dtype)
+    model = load_model(
+        config.model.path,
+        device=config.model.device,
+        dtype=config.model.dtype,
+        adapt=adapt(config.model, seed=config.seed),
+    )
     renderer = _renderer(config, model, examples)
     engine = TorchEngine(
         model.decoder,
@@ -79,6 +89,21 @@ def load_policy(config: RunConfig, examples: Sequence[tuple[str, str]]) -> Polic
         cache_tokens=config.engine.cache_tokens,
     )
     return Policy(model=model, renderer=renderer, engine=engine)
+
+
+def adapt(model: ModelConfig, *, seed: int) -> Callable[[Any], Adapter] | None:
+    """Returns what puts the adapter of a recipe into a transformers model, for `load_model`; None without.
+
+    Raises ModelError when there is to be one and peft is not installed.
+    """
+    if model.adapter is None:
+        return None
+    require_peft()
+    match model.adapter:
+        case NewAdapter() as new:
+            return partial(add_adapter, rank=new.rank, alpha=new.alpha, modules=new.modules, seed=seed)
+        case SavedAdapter() as saved:
+            return partial(load_adapter, folder=saved.path, base=model.path)
 
 
 def _renderer(config: RunConfig, model: LoadedModel, examples: Sequence[tuple[str, str]]) -> Renderer:

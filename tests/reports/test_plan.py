@@ -8,7 +8,14 @@ import pytest
 from turnpoint.config import parse_recipe
 from turnpoint.reports.plan import ModelFacts, Plan, make_plan, prompt_lines
 
-MODEL = ModelFacts(name="tiny", parameters=134_515_008, dtype="bfloat16", device="cpu", context_length=8192)
+MODEL = ModelFacts(
+    name="tiny",
+    parameters=134_515_008,
+    dtype="bfloat16",
+    device="cpu",
+    context_length=8192,
+    adapter=None,
+)
 
 
 def plan_of(*, prompt_lengths: tuple[int, ...] = (61, 57, 66), **sections: Any) -> Plan:

@@ -18,9 +18,12 @@ def read_problems(config: RunConfig, terminal: Terminal) -> Problems:
 
 
 def read_policy(config: RunConfig, problems: Problems, terminal: Terminal) -> Policy:
-    """As `load_policy`, with its progress shown."""
+    """As `load_policy`, with its progress shown, and what there is to know of its adapter."""
     with terminal.phase("loading the model"):
-        return load_policy(config, problems.examples)
+        policy = load_policy(config, problems.examples)
+    for note in policy.model.adapter.notes if policy.model.adapter else ():
+        terminal.line(note, "yellow")
+    return policy
 
 
 def recipe_of(source: Path) -> Path:

@@ -14,9 +14,10 @@ from turnpoint.commands.session import Session
 from turnpoint.config import RunConfig
 from turnpoint.credit import GroupAdvantage
 from turnpoint.metrics import metric_values
+from turnpoint.models.adapter import Adapter
 from turnpoint.reports.comparison import compare, entropy_collapse, reward_trend
 from turnpoint.reports.findings import Finding, FindingLimits
-from turnpoint.reports.plan import ModelFacts, Plan, make_plan
+from turnpoint.reports.plan import AdapterFacts, ModelFacts, Plan, make_plan
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout.evaluate import Evaluation
@@ -126,6 +127,7 @@ class _Training:
                 dtype=model.dtype,
                 device=str(model.decoder.device),
                 context_length=model.context_length,
+                adapter=_adapter_facts(model.adapter),
             ),
             data=[*problems.train.report.lines(), *notes],
             num_train=len(tasks.tasks),
@@ -210,6 +212,12 @@ class _Saving:
         self.save()  # before anything is written to a terminal that may be gone
         if kind is not None:
             self._terminal.line(f"stopped after {self.done} completed steps")
+
+
+def _adapter_facts(adapter: Adapter | None) -> AdapterFacts | None:
+    if adapter is None:
+        return None
+    return AdapterFacts(ranks=adapter.ranks, matrices=adapter.matrices, parameters=adapter.parameters)
 
 
 def _verdict(history: Sequence[Mapping[str, float]], evaluations: Sequence[Evaluation]) -> list[Finding]:
