@@ -18,7 +18,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -274,4 +274,4 @@ def _one_line(name: str, what: str) -> Generator[None]:
     except ModelError:
         raise
     except Exception as error:  # of many kinds: peft checks little of what it is given
-        raise ModelError(f"{name}: {what}: {first_line(cast(BaseException, error))}") from error
+        raise ModelError(f"{name}: {what}: {first_line(error)}") from error
