@@ -188,6 +188,12 @@ def test_invalid_rollouts_are_left_out_and_the_rest_trains(turnpoint: Command, r
         ('output_dir="a\\0b"', "output_dir"),
         ("sampling.stop=['']", "sampling.stop"),
         ("optimizer.learning_rate=1e300", "learning_rate"),
+        (
+            "model.adapter={modules: [query]}",
+            "'query' is no linear layer of the model; it has q_proj, k_proj",
+        ),
+        ("model.adapter={kind: saved, path: /no/such/adapter}", "adapter /no/such/adapter: there is no"),
+        ("model.adapter.rank=0", "model.adapter.rank"),
         ("--no-such-option", "--no-such-option"),
     ],
 )
@@ -200,6 +206,46 @@ def test_a_mistake_is_one_line_and_status_2(
     assert len(answer.err.splitlines()) == 1
     assert "Traceback" not in answer.err
     assert not list((recipe.parent / "runs").glob("*"))  # nothing was spent and nothing is left behind
+
+
+def test_an_adapter_needs_peft(turnpoint: Command, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    answer = turnpoint("train", recipe, "model.adapter={}")
+    assert answer.status == 2
+    assert answer.err == "turnpoint: model.adapter: needs peft: pip install 'turnpoint[peft]'\n"
+    assert turnpoint("train", recipe, "training.steps=1", "evaluation=null").status == 0
+
+
+def test_only_an_adapter_can_be_exported_alone(turnpoint: Command, recipe: Path) -> None:
+    run = recipe.parent / "runs" / "tiny"
+    assert turnpoint("train", recipe, "training.steps=1", "evaluation=null").status == 0
+    answer = turnpoint("export", run, recipe.parent / "out", "--adapter")
+    assert answer.status == 2
+    assert answer.err == (
+        f"turnpoint: {run} has trained all weights and has no adapter; export it without --adapter\n"
+    )
+    assert not (recipe.parent / "out").exists()
+
+
+def test_an_adapter_is_trained_continued_and_exported(
+    turnpoint: Command, recipe: Path, tiny_folder: Path
+) -> None:
+    first, second = (recipe.parent / "runs" / name for name in ("tiny", "tiny-2"))
+    alone, merged = recipe.parent / "adapter", recipe.parent / "merged"
+    answer = turnpoint("train", recipe, "model.adapter={rank: 4}", "evaluation=null")
+    assert answer.status == 0, answer.err
+    assert "LoRA rank 4 on 14 matrices: 4,096 parameters train" in answer.out
+    assert "engine and trainer agree" in answer.out
+    assert turnpoint("export", first, alone, "--adapter").status == 0
+    saved = f"model.adapter={{kind: saved, path: {alone}}}"
+    answer = turnpoint("train", recipe, saved, "training.steps=1")
+    assert answer.status == 0, answer.err
+    assert turnpoint("export", second, merged).status == 0
+    assert turnpoint("eval", second).status == 0
+    before: Any = AutoModelForCausalLM.from_pretrained(tiny_folder)
+    after: Any = AutoModelForCausalLM.from_pretrained(merged)
+    kept = {name for name, weight in before.named_parameters() if weight.equal(after.get_parameter(name))}
+    assert {name for name, _ in before.named_parameters() if "_proj." not in name} == kept
 
 
 def test_an_empty_dataset_is_named(turnpoint: Command, recipe: Path) -> None:

@@ -72,5 +72,12 @@ def test_importing_is_light() -> None:
     assert heavy_loaded_by([*FOLDERS, *FILES]) == {}
 
 
+def test_commands_load_no_peft_before_an_adapter_is_asked_for() -> None:
+    commands = [f"turnpoint.commands.{name}" for name in ("evaluate", "export", "train")]
+    loaded = heavy_loaded_by([*commands, "turnpoint.models.adapter"])
+    assert "torch" in loaded["turnpoint.commands.evaluate"]
+    assert not [module for module, heavy in loaded.items() if "peft" in heavy]
+
+
 def test_a_heavy_import_is_seen() -> None:
     assert heavy_loaded_by(["turnpoint.types", "tokenizers"]) == {"tokenizers": ["tokenizers"]}

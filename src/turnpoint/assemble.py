@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 from turnpoint.config import (
     ChatPrompt,
@@ -13,13 +14,16 @@ from turnpoint.config import (
     FunctionVerifierConfig,
     MathVerifierConfig,
     ModelConfig,
+    NewAdapter,
     PromptConfig,
     ReasoningGymTasks,
     ReasoningGymVerifierConfig,
     RunConfig,
+    SavedAdapter,
 )
 from turnpoint.engine.engine import TorchEngine
 from turnpoint.errors import DataError, RecipeError
+from turnpoint.models.adapter import Adapter, add_adapter, load_adapter, require_peft
 from turnpoint.models.loading import LoadedModel, load_model
 from turnpoint.models.renderer import ChatRenderer, FewShotRenderer
 from turnpoint.protocols import Renderer, Verifier
@@ -59,15 +63,10 @@ class Policy:
     renderer: Renderer
     engine: TorchEngine
 
-    @property
-    def parameters(self) -> int:
-        """How many weights the model has; tied ones count once."""
-        return sum(weight.numel() for weight in self.model.decoder.model.parameters())
-
 
 def load_policy(config: RunConfig, examples: Sequence[tuple[str, str]]) -> Policy:
     """Returns the policy of `config`; raises ModelError in one line when it cannot be loaded or rendered."""
-    model = open_model(config.model)
+    model = open_model(config.model, seed=config.seed)
     renderer = make_renderer(config.prompt, model, examples, stop_strings=config.sampling.stop)
     engine = TorchEngine(
         model.decoder,
@@ -80,9 +79,27 @@ def load_policy(config: RunConfig, examples: Sequence[tuple[str, str]]) -> Polic
     return Policy(model=model, renderer=renderer, engine=engine)
 
 
-def open_model(config: ModelConfig) -> LoadedModel:
-    """Returns the model of `config`; raises ModelError in one line when it cannot be loaded."""
-    return load_model(config.path, device=config.device, dtype=config.dtype)
+def open_model(config: ModelConfig, *, seed: int) -> LoadedModel:
+    """Returns the model of `config`, its adapter in it; raises ModelError in one line when it cannot be.
+
+    `seed` draws what a new adapter starts from.
+    """
+    return load_model(config.path, device=config.device, dtype=config.dtype, adapt=adapt(config, seed=seed))
+
+
+def adapt(model: ModelConfig, *, seed: int) -> Callable[[Any], Adapter] | None:
+    """Returns what puts the adapter of a recipe into a transformers model, for `load_model`; None without.
+
+    Raises ModelError when there is to be one and peft is not installed.
+    """
+    if model.adapter is None:
+        return None
+    require_peft()
+    match model.adapter:
+        case NewAdapter() as new:
+            return partial(add_adapter, rank=new.rank, alpha=new.alpha, modules=new.modules, seed=seed)
+        case SavedAdapter() as saved:
+            return partial(load_adapter, folder=saved.path, base=model.path)
 
 
 def make_renderer(

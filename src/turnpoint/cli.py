@@ -87,11 +87,14 @@ def evaluate(
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     folder: Annotated[Path, typer.Argument(help="Where the model goes.")],
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="Only the adapter, as peft writes it; it is merged otherwise.")
+    ] = False,
 ) -> None:
     """Writes the trained model of a run as a normal Hugging Face folder."""
     from turnpoint.commands.export import export as run_export
 
-    run_export(run, folder)
+    run_export(run, folder, adapter=adapter)
 
 
 def main() -> None:

@@ -165,7 +165,7 @@ class WeightReceiver(Protocol):
     """Takes new weights. Raises WeightSyncError on missing, unknown or misshapen tensors."""
 
     def load_weights(self, state: Mapping[str, Tensor], version: int) -> str:
-        """Replaces all weights, drops everything computed with the old ones, returns the checksum."""
+        """Replaces all trained weights, drops everything computed with the old ones, returns the checksum."""
         ...
 
 

@@ -55,6 +55,22 @@ def test_copies_in_place_and_returns_the_senders_checksum() -> None:
         assert torch.equal(tensor, sender.get_parameter(name))
 
 
+def test_frozen_weights_neither_travel_nor_arrive() -> None:
+    """What an adapter stands on is never sent, never asked for, and never written over."""
+    model, sender = tied_model(), tiny_model("gpt2", seed=1)
+    name = "transformer.ln_f.weight"
+    model.requires_grad_(False).get_parameter(name).requires_grad_(True)
+    before, state = state_of(model), {name: state_of(sender)[name] + 1}
+    assert copy_weights(model, state) == weights_checksum(state)
+    assert torch.equal(model.get_parameter(name), state[name])
+    rest = {key: weight for key, weight in state_of(model).items() if key != name}
+    assert all(torch.equal(weight, before[key]) for key, weight in rest.items())
+    with pytest.raises(WeightSyncError, match=r"is none of the model's 1 trained ones"):
+        copy_weights(model, state | {"transformer.ln_f.bias": torch.zeros(32)})
+    with pytest.raises(WeightSyncError, match="1 weights are missing"):
+        copy_weights(model, {})
+
+
 @pytest.mark.parametrize("twice", [False, True])
 def test_ties_are_kept_however_often_they_are_named(twice: bool) -> None:
     model = tied_model()

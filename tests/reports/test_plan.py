@@ -1,21 +1,31 @@
 """The arithmetic of a run by hand, and the words for what is in force."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from turnpoint.config import parse_recipe
-from turnpoint.reports.plan import ModelFacts, Plan, make_plan, prompt_lines
+from turnpoint.reports.plan import AdapterFacts, ModelFacts, Plan, make_plan, prompt_lines
 
-MODEL = ModelFacts(name="tiny", parameters=134_515_008, dtype="bfloat16", device="cpu", context_length=8192)
+MODEL = ModelFacts(
+    name="tiny",
+    parameters=134_515_008,
+    dtype="bfloat16",
+    device="cpu",
+    context_length=8192,
+    adapter=None,
+)
 
 
-def plan_of(*, prompt_lengths: tuple[int, ...] = (61, 57, 66), **sections: Any) -> Plan:
+def plan_of(
+    *, prompt_lengths: tuple[int, ...] = (61, 57, 66), model: ModelFacts = MODEL, **sections: Any
+) -> Plan:
     tasks = {"kind": "reasoning_gym", "name": "chain_sum"}
     return make_plan(
         parse_recipe({"tasks": tasks, **sections}),
-        model=MODEL,
+        model=model,
         data=["chain_sum: 500 rows"],
         num_train=400,
         num_eval=64,
@@ -149,6 +159,15 @@ def test_model_data_and_prompts() -> None:
     )
     assert plan.first_prompt == ("<|user|>3 + 4 =\u21b5", "<|assistant|>")
     assert plan.first_prompt_tokens == 61
+
+
+@pytest.mark.parametrize(("ranks", "words"), [((16,), "rank 16"), ((4, 8, 16), "rank 4 to 16")])
+def test_an_adapter_says_how_little_trains(ranks: tuple[int, ...], words: str) -> None:
+    adapter = AdapterFacts(ranks=ranks, matrices=210, parameters=4_884_480)
+    assert lines(plan_of(model=replace(MODEL, adapter=adapter)), "model") == (
+        "tiny: 134,515,008 parameters, bfloat16 on cpu, context 8,192 tokens",
+        f"LoRA {words} on 210 matrices: 4,884,480 parameters train, those of the model are frozen",
+    )
 
 
 def test_a_plan_needs_prompts() -> None:

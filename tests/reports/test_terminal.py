@@ -31,7 +31,9 @@ def plan_of(first_prompt: str = "<|user|>3 + 4 =\n<|assistant|>", steps: int = 2
         parse_recipe(
             {"name": "demo", "tasks": {"kind": "reasoning_gym", "name": "x"}, "training": {"steps": steps}}
         ),
-        model=ModelFacts(name="tiny", parameters=1000, dtype="float32", device="cpu", context_length=256),
+        model=ModelFacts(
+            name="tiny", parameters=1000, dtype="float32", device="cpu", context_length=256, adapter=None
+        ),
         data=["x: 3 rows, first problem \u65e5\u672c"],
         num_train=2,
         num_eval=1,

@@ -96,6 +96,20 @@ def test_a_gradient_that_is_not_finite_changes_nothing(dtype: torch.dtype, bad: 
     assert math.isfinite(optimizer.step()["grad_norm"].value or math.nan)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_requires_no_gradient_has_no_master_and_never_moves(dtype: torch.dtype) -> None:
+    net = model(dtype)
+    net.requires_grad_(False).get_parameter("2.weight").requires_grad_(True)  # no vector is left
+    before = values(net)
+    optimizer = MasterAdamW(net, learning_rate=0.1, weight_decay=0.5)
+    loss(net).backward()
+    optimizer.step()
+    names = {"steps", *(f"{kind}.2.weight" for kind in ("master", "step", "exp_avg", "exp_avg_sq"))}
+    assert set(optimizer.state_dict()) == names
+    moved = [name for name, value in values(net).items() if not torch.equal(value, before[name])]
+    assert moved == ["2.weight"]
+
+
 def test_a_step_that_changes_no_weight_is_an_error() -> None:
     net = model()
     optimizer = MasterAdamW(net, learning_rate=1e-12)

@@ -7,7 +7,9 @@ from pathlib import Path
 from turnpoint.assemble import Policy, Problems, load_policy, load_problems
 from turnpoint.config import RunConfig
 from turnpoint.errors import RecipeError, RunFolderError
+from turnpoint.models.loading import LoadedModel
 from turnpoint.objective import make_trainer
+from turnpoint.reports.plan import AdapterFacts, ModelFacts
 from turnpoint.reports.terminal import Terminal
 from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
 
@@ -19,9 +21,28 @@ def read_problems(config: RunConfig, terminal: Terminal) -> Problems:
 
 
 def read_policy(config: RunConfig, problems: Problems, terminal: Terminal) -> Policy:
-    """As `load_policy`, with its progress shown."""
+    """As `load_policy`, with its progress shown, and what there is to know of its adapter."""
     with terminal.phase("loading the model"):
-        return load_policy(config, problems.examples)
+        policy = load_policy(config, problems.examples)
+    for note in policy.model.adapter.notes if policy.model.adapter else ():
+        terminal.line(note, "yellow")
+    return policy
+
+
+def model_facts(model: LoadedModel) -> ModelFacts:
+    """Returns what a plan says about `model`."""
+    adapter = model.adapter
+    trained = 0 if adapter is None else adapter.parameters
+    return ModelFacts(
+        name=model.source,
+        parameters=sum(weight.numel() for weight in model.decoder.model.parameters()) - trained,
+        dtype=model.dtype,
+        device=str(model.decoder.device),
+        context_length=model.context_length,
+        adapter=None
+        if adapter is None
+        else AdapterFacts(ranks=adapter.ranks, matrices=adapter.matrices, parameters=trained),
+    )
 
 
 def recipe_of(source: Path) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from turnpoint.assemble import make_renderer, open_model
+from turnpoint.commands.common import model_facts
 from turnpoint.commands.saving import Saving
 from turnpoint.config import FewShotPrompt, SftConfig
 from turnpoint.errors import DataError, RecipeError, RunFolderError
@@ -19,7 +20,6 @@ from turnpoint.metrics import metric_values
 from turnpoint.models.demonstration import UnusableSolution
 from turnpoint.models.loading import LoadedModel
 from turnpoint.models.renderer import ChatRenderer, FewShotRenderer
-from turnpoint.reports.plan import ModelFacts
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.sft import ExampleFacts, HeldOut, make_sft_plan, sft_step_fields, sft_verdict
 from turnpoint.reports.step import StepReport
@@ -59,7 +59,7 @@ def sft(config: SftConfig) -> SftResult:
     folder = RunFolder.create(config.output_dir, config.name)
     try:
         with terminal.phase("loading the model"):
-            model = open_model(config.model)
+            model = open_model(config.model, seed=config.seed)
         renderer = make_renderer(config.prompt, model, data.shots)
         run = _Sft(config=config, model=model, folder=folder, terminal=terminal)
         return asyncio.run(run.train(data, renderer))
@@ -167,7 +167,7 @@ class _Sft:
         self.terminal.plan(
             make_sft_plan(
                 config,
-                model=self._model_facts(),
+                model=model_facts(self.model),
                 examples=self._example_facts(data, train, held_out, left_out),
                 steps=schedule.steps,
                 folder=folder.path,
@@ -243,16 +243,6 @@ class _Sft:
                 f"that training.epochs = {self.config.training.epochs:g} gives"
             )
         return schedule
-
-    def _model_facts(self) -> ModelFacts:
-        decoder = self.model.decoder
-        return ModelFacts(
-            name=self.model.source,
-            parameters=sum(weight.numel() for weight in decoder.model.parameters()),
-            dtype=self.model.dtype,
-            device=str(decoder.device),
-            context_length=self.model.context_length,
-        )
 
     def _example_facts(
         self, data: _Data, train: Sequence[Example], held_out: Sequence[Example], left_out: Counter[str]

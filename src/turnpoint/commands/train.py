@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from turnpoint.assemble import Problems, open_verifier
-from turnpoint.commands.common import read_policy, read_problems
+from turnpoint.commands.common import model_facts, read_policy, read_problems
 from turnpoint.commands.session import Session
 from turnpoint.config import RunConfig
 from turnpoint.metrics import metric_values
@@ -22,7 +22,7 @@ from turnpoint.objective import (
 )
 from turnpoint.reports.comparison import compare, entropy_collapse, reward_trend
 from turnpoint.reports.findings import Finding, FindingLimits
-from turnpoint.reports.plan import ModelFacts, Plan, make_plan
+from turnpoint.reports.plan import Plan, make_plan
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout.evaluate import Evaluation
@@ -128,13 +128,7 @@ class _Training:
         first = self.session.policy.renderer.prompt(tasks.tasks[0].messages)
         return make_plan(
             self.session.config,
-            model=ModelFacts(
-                name=model.source,
-                parameters=self.session.policy.parameters,
-                dtype=model.dtype,
-                device=str(model.decoder.device),
-                context_length=model.context_length,
-            ),
+            model=model_facts(model),
             data=[*problems.train.report.lines(), *notes],
             num_train=len(tasks.tasks),
             num_eval=num_held_out,

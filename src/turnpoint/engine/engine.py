@@ -95,7 +95,7 @@ class TorchEngine:
         return cast(Scores, await self._serve(Scoring(request)))
 
     def load_weights(self, state: Mapping[str, Tensor], version: int) -> str:
-        """Replaces all weights, drops everything computed with the old ones, returns the checksum.
+        """Replaces all trained weights, drops everything computed with the old ones, returns the checksum.
 
         Raises WeightSyncError as `copy_weights` does, and while requests are in flight.
         """

@@ -27,14 +27,16 @@ def weights_checksum(state: Mapping[str, Tensor]) -> str:
 
 
 def copy_weights(model: nn.Module, state: Mapping[str, Tensor]) -> str:
-    """Copies `state` into the parameters of `model`; returns the checksum of what they then hold.
+    """Copies `state` into the trained parameters of `model`; returns the checksum of what they then hold.
 
-    The checksum is over the names that were sent, so it equals `weights_checksum(state)` unless something
-    was lost. Tied parameters stay tied: `state` may name them once or each time, with equal values. Raises
+    Trained are those that require a gradient; frozen ones (the base of an adapter) are never written. The
+    checksum is over the names that were sent, so it equals `weights_checksum(state)` unless something was
+    lost. Tied parameters stay tied: `state` may name them once or each time, with equal values. Raises
     WeightSyncError, before anything is copied, for missing, unknown or misshapen tensors, another dtype than
     the parameter's (a cast would be no faithful delivery), and tied names that differ.
     """
-    parameters = dict(model.named_parameters(remove_duplicate=False))
+    everything = model.named_parameters(remove_duplicate=False)
+    parameters = {name: parameter for name, parameter in everything if parameter.requires_grad}
     given: dict[nn.Parameter, Tensor] = {}
     for name, tensor in state.items():
         parameter = _matching(parameters, name, tensor)
@@ -53,7 +55,7 @@ def copy_weights(model: nn.Module, state: Mapping[str, Tensor]) -> str:
 def _matching(parameters: Mapping[str, nn.Parameter], name: str, tensor: Tensor) -> nn.Parameter:
     parameter = parameters.get(name)
     if parameter is None:
-        raise WeightSyncError(f"weight {name!r} is none of the model's {len(parameters)}")
+        raise WeightSyncError(f"weight {name!r} is none of the model's {len(parameters)} trained ones")
     sent, own = (tensor.dtype, tuple(tensor.shape)), (parameter.dtype, tuple(parameter.shape))
     if sent != own:
         raise WeightSyncError(f"weight {name!r} is {sent[0]} {sent[1]}, the model's is {own[0]} {own[1]}")

@@ -1,16 +1,19 @@
-"""Writing a policy as a normal Hugging Face folder."""
+"""Writing a policy as a normal Hugging Face folder, or its adapter alone as peft does."""
 
 from __future__ import annotations
 
 import copy
 import json
 import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from transformers import GenerationConfig
 
 from turnpoint.errors import RunFolderError
+from turnpoint.models.adapter import Adapter, merged_state, write_adapter
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.folders import staged
 from turnpoint.models.pretrained import first_line, quiet
@@ -30,28 +33,49 @@ _TOKENIZER_FILES = (
 )
 
 
-def export_model(decoder: Decoder, *, tokenizer: str | Path | Any, folder: str | Path) -> Path:
+def export_model(
+    decoder: Decoder, *, tokenizer: str | Path | Any, folder: str | Path, adapter: Adapter | None = None
+) -> Path:
     """Writes weights, configuration and tokenizer to `folder`, whole or not at all; returns it.
 
     `tokenizer` is the folder that the policy was loaded from, whose tokenizer files and generation
-    configuration are copied byte for byte, or a transformers tokenizer to save. Tied weights stay tied; the
-    weights keep their dtype. An earlier export is replaced; raises RunFolderError for any other folder
-    that is not empty, and when the disk refuses.
+    configuration are copied byte for byte, or a transformers tokenizer to save. `adapter`, which `decoder`
+    carries, is added to the weights it adapts, as `merged_state` does. Tied weights stay tied; the weights
+    keep their dtype. An earlier export is replaced; raises RunFolderError for any other folder that is not
+    empty, and when the disk refuses.
     """
     folder = Path(folder)
+    with _export(folder) as new:
+        state = None if adapter is None else merged_state(decoder.model)
+        with quiet():
+            _savable(decoder.model).save_pretrained(new, state_dict=state)
+        _write_tokenizer(tokenizer, new)
+    return folder
+
+
+def export_adapter(decoder: Decoder, *, adapter: Adapter, base: str, folder: str | Path) -> Path:
+    """Writes the adapter that `decoder` carries to `folder`, whole or not at all; returns it.
+
+    peft loads it onto `base`, the model that it was trained on. Replaces and raises as `export_model` does.
+    """
+    folder = Path(folder)
+    with _export(folder) as new:
+        write_adapter(decoder.model, adapter, base=base, folder=new)
+    return folder
+
+
+@contextmanager
+def _export(folder: Path) -> Generator[Path]:
     if folder.exists() and not (folder.is_dir() and _may_replace(folder)):
         raise RunFolderError(f"export {folder}: exists and is no export of turnpoint; choose another folder")
     try:
         with staged(folder, replace=True) as new:
-            with quiet():
-                _savable(decoder.model).save_pretrained(new)
-            _write_tokenizer(tokenizer, new)
+            yield new
             for file in new.iterdir():
                 file.chmod(0o644)  # safetensors writes for its owner alone
             (new / MARK).write_text(json.dumps({"format": 1}) + "\n", encoding="utf-8")
     except OSError as error:
         raise RunFolderError(f"export {folder}: cannot be written: {first_line(error)}") from error
-    return folder
 
 
 def _may_replace(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from turnpoint.errors import ModelError
+from turnpoint.models.adapter import Adapter
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.locate import model_folder
 from turnpoint.models.pretrained import first_line, quiet, read_config, read_model, read_tokenizer
@@ -26,15 +28,21 @@ class LoadedModel:
     source: str  # as it was asked for
     folder: Path  # where its files are; what an export takes the tokenizer from
     dtype: str  # "float32" or "bfloat16"
+    adapter: Adapter | None  # None: all weights are the model's own, and trained
 
 
 def load_model(
-    path: str | Path, *, device: str = "auto", dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    path: str | Path,
+    *,
+    device: str = "auto",
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto",
+    adapt: Callable[[Any], Adapter] | None = None,
 ) -> LoadedModel:
     """Returns the model that `path` names: a Hugging Face folder or hub name, a GGUF file, the embedded one.
 
     `device` auto: CUDA where there is one, else CPU. `dtype` auto: bfloat16 on CUDA and on CPUs that multiply
-    it in hardware, else float32. Code that comes with a model is never run. Raises ModelError in one line
+    it in hardware, else float32. `adapt` puts an adapter into the transformers model, in place; without it
+    all weights are trained. Code that comes with a model is never run. Raises ModelError in one line
     when there is no such model or device, when files are missing or damaged, and for what turnpoint does not
     train: encoder-decoders, quantised weights, and architectures that `Decoder` refuses.
     """
@@ -47,6 +55,7 @@ def load_model(
     tokenizer = read_tokenizer(folder)
     model = read_model(folder, config=config, dtype=kind).to(place)
     vocab_size = _vocab_size(folder, tokenizer, model)
+    adapter = adapt(model) if adapt is not None else None
     with quiet():
         decoder = Decoder(model, vocab_size=vocab_size)
     return LoadedModel(
@@ -57,6 +66,7 @@ def load_model(
         source=str(path),
         folder=folder,
         dtype=str(kind).removeprefix("torch."),
+        adapter=adapter,
     )
 
 

@@ -45,6 +45,8 @@ def _check_folder(folder: Path) -> None:
         return
     files = sorted(folder.glob("*.gguf"))
     hint = f"; it holds {files[0].name}: give that file" if files else ""
+    if (folder / "adapter_config.json").is_file():
+        hint = "; it holds an adapter: give its base here, and this folder as model.adapter of kind saved"
     raise ModelError(f"model {folder}: not a model folder, it has no config.json{hint}")
 
 

@@ -25,14 +25,24 @@ from turnpoint.reports.text import cut, number, plural, visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterFacts:
+    """What the plan says about a LoRA adapter."""
+
+    ranks: tuple[int, ...]  # rising; one but for patterns
+    matrices: int  # of the model that it adds to
+    parameters: int  # its own, that train
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """What the plan says about the model."""
 
     name: str
-    parameters: int
+    parameters: int  # without adapter
     dtype: str
     device: str
     context_length: int  # tokens
+    adapter: AdapterFacts | None  # None: all parameters train
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +90,7 @@ def make_plan(
         max_tokens_per_step=generated,
         micro_batches=micro_batches,
         entries=(
-            ("model", (model_line(model),)),
+            ("model", tuple(model_lines(model))),
             ("data", (*data, f"{number(num_train)} to train on, {number(num_eval)} to evaluate")),
             ("prompt", tuple(_prompt(config, prompt_lengths, model.context_length))),
             ("verifier", (_verifier(config.verifier),)),
@@ -95,12 +105,19 @@ def make_plan(
     )
 
 
-def model_line(model: ModelFacts) -> str:
-    """Says which model it is, how large and where."""
-    return (
+def model_lines(model: ModelFacts) -> list[str]:
+    """Says which model it is, how large and where, and what of it trains."""
+    lines = [
         f"{visible(model.name)}: {number(model.parameters)} parameters, {model.dtype} on {model.device}, "
         f"context {number(model.context_length)} tokens"
-    )
+    ]
+    if (adapter := model.adapter) is not None:
+        rank = " to ".join(str(rank) for rank in dict.fromkeys((adapter.ranks[0], adapter.ranks[-1])))
+        lines.append(
+            f"LoRA rank {rank} on {plural(adapter.matrices, 'matrix', 'matrices')}: "
+            f"{number(adapter.parameters)} parameters train, those of the model are frozen"
+        )
+    return lines
 
 
 def _prompt(config: RunConfig, lengths: Sequence[int], context: int) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from turnpoint.config import SftConfig
 from turnpoint.reports.findings import Finding
-from turnpoint.reports.plan import ModelFacts, model_line, optimizer_line, prompt_form, prompt_lines
+from turnpoint.reports.plan import ModelFacts, model_lines, optimizer_line, prompt_form, prompt_lines
 from turnpoint.reports.step import StepReport
 from turnpoint.reports.text import cut, number, plural, visible
 
@@ -58,7 +58,7 @@ def make_sft_plan(
         name=config.name,
         steps=steps,
         entries=(
-            ("model", (model_line(model),)),
+            ("model", tuple(model_lines(model))),
             (
                 "data",
                 (*examples.notes, f"{number(count)} to train on, {number(examples.held_out)} held out"),

@@ -23,7 +23,8 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW keeps per tensor
 class MasterAdamW:
     """Optimises the parameters of `model` by `torch.optim.AdamW` on float32 masters.
 
-    Weight decay (decoupled, arXiv 1711.05101) applies to matrices, embeddings included, and not to
+    Parameters that require no gradient are left alone: they have no master, no moments and no place in the
+    state. Weight decay (decoupled, arXiv 1711.05101) applies to matrices, embeddings included, and not to
     vectors: norms and biases. A tied parameter is one master. Raises ValueError as `schedule_factor` does.
     """
 
@@ -40,7 +41,7 @@ class MasterAdamW:
         total_steps: int | None = None,
     ) -> None:
         self.steps = 0  # calls of `step` so far
-        self._weights = dict(model.named_parameters())
+        self._weights = {name: it for name, it in model.named_parameters() if it.requires_grad}
         self._masters = {name: _master(weight) for name, weight in self._weights.items()}
         for name, weight in self._weights.items():
             if self._masters[name] is not weight:

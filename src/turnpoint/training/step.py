@@ -124,11 +124,13 @@ class Trainer:
         return self._optimizer.step()
 
     def publish(self) -> dict[str, Tensor]:
-        """Returns the weights by name, in the type they compute in, a tied one once.
+        """Returns the trained weights by name, in the type they compute in, a tied one once.
 
+        Trained are those that require a gradient: of a policy with an adapter, the adapter's.
         They share memory with the trainer: a receiver copies before the next `optim_step`.
         """
-        return {name: weight.detach() for name, weight in self._decoder.model.named_parameters()}
+        weights = self._decoder.model.named_parameters()
+        return {name: weight.detach() for name, weight in weights if weight.requires_grad}
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns all that training continues from, as flat tensors; see `MasterAdamW.state_dict`."""
