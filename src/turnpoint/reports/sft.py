@@ -30,6 +30,7 @@ class ExampleFacts:
     """What the plan says about the examples."""
 
     notes: tuple[str, ...]  # how they were read and what was left out
+    alone: int  # solutions that were encoded without their prompt
     lengths: tuple[int, ...]  # prompt and solution, tokens, of those that train
     solution_tokens: int  # all that one pass trains
     held_out: int
@@ -81,13 +82,21 @@ def _examples(config: SftConfig, examples: ExampleFacts, context: int) -> Iterat
         f"{min(lengths)} to {max(lengths)} tokens with the prompt, median {statistics.median(lengths):.0f}, "
         f"of {number(context)} in the context; {number(examples.solution_tokens)} solution tokens"
     )
+    if examples.alone:
+        yield (
+            f"{plural(examples.alone, 'solution')} encoded without the prompt: rendered together, the ids do "
+            f"not begin with those of the prompt, or hold more than the solution"
+        )
     yield f'the first one trains "{cut(examples.first_solution, 200, "both")}"'
 
 
 def _run(config: SftConfig, count: int, steps: int) -> str:
-    each = plural(config.training.examples_per_step, "example")
-    passes = f"{config.training.epochs:g} passes over {plural(count, 'example')}"
-    return f"{plural(steps, 'step')} of {each} = {passes}; seed {config.seed}"
+    training = config.training
+    passes = "1 pass" if training.epochs == 1 else f"{training.epochs:g} passes"
+    return (
+        f"{plural(steps, 'step')} of {plural(training.examples_per_step, 'example')} = {passes} over "
+        f"{plural(count, 'example')}; seed {config.seed}"
+    )
 
 
 def _files(config: SftConfig, folder: Path) -> str:
