@@ -10,6 +10,7 @@ from turnpoint._lazy import lazy
 if TYPE_CHECKING:
     from turnpoint.commands.evaluate import evaluate as evaluate
     from turnpoint.commands.export import export as export
+    from turnpoint.commands.resume import resume as resume
     from turnpoint.commands.train import TrainResult as TrainResult
     from turnpoint.commands.train import train as train
     from turnpoint.config import RunConfig as RunConfig
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from turnpoint.config import parse_recipe as parse_recipe
 
 __version__ = "0.1.0"
-__all__ = ["RunConfig", "TrainResult", "evaluate", "export", "load_recipe", "parse_recipe", "train"]
+__all__ = ["RunConfig", "TrainResult", "evaluate", "export", "load_recipe", "parse_recipe", "resume", "train"]
 __getattr__ = lazy(
     __name__,
     {
@@ -27,6 +28,7 @@ __getattr__ = lazy(
         "export": "commands.export",
         "load_recipe": "config",
         "parse_recipe": "config",
+        "resume": "commands.resume",
         "train": "commands.train",
     },
 )

@@ -8,7 +8,7 @@ from turnpoint.assemble import Policy, Problems, load_policy, load_problems, mak
 from turnpoint.config import RunConfig
 from turnpoint.errors import RunFolderError
 from turnpoint.reports.terminal import Terminal
-from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
+from turnpoint.training.checkpoint import load_latest
 
 
 def read_problems(config: RunConfig, terminal: Terminal) -> Problems:
@@ -28,13 +28,14 @@ def recipe_of(source: Path) -> Path:
     return source / "recipe.yaml" if source.is_dir() else source
 
 
-def restore(config: RunConfig, policy: Policy, run: Path) -> Path:
-    """Loads the latest checkpoint of a run into the policy and returns the checkpoint's folder.
+def restore(config: RunConfig, policy: Policy, run: Path, terminal: Terminal) -> Path:
+    """Loads the latest complete checkpoint of a run into the policy and returns the checkpoint's folder.
 
-    Raises RunFolderError when there is none.
+    Later ones that cannot be read are named. Raises RunFolderError when there is none.
     """
-    path = latest_checkpoint(run / "checkpoints")
-    if path is None:
+    found = load_latest(run / "checkpoints", skipped=lambda line: terminal.line(line, "yellow"))
+    if found is None:
         raise RunFolderError(f"{run} has no complete checkpoint; train it first")
-    make_trainer(config, policy).load_state_dict(load_checkpoint(path).state)
+    path, checkpoint = found
+    make_trainer(config, policy).load_state_dict(checkpoint.state)
     return path

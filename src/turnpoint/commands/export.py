@@ -18,7 +18,7 @@ def export(run: str | Path, folder: str | Path) -> Path:
     terminal = Terminal()
     config = load_recipe(recipe_of(Path(run)))
     policy = read_policy(config, read_problems(config, terminal), terminal)
-    restore(config, policy, Path(run))
+    restore(config, policy, Path(run), terminal)
     written = export_model(policy.model.decoder, tokenizer=policy.model.folder, folder=folder)
     terminal.line(f"written: {written}, a Hugging Face folder of {policy.model.source} as trained")
     return written
