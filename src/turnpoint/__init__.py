@@ -10,6 +10,7 @@ from turnpoint._lazy import lazy
 if TYPE_CHECKING:
     from turnpoint.commands.evaluate import evaluate as evaluate
     from turnpoint.commands.export import export as export
+    from turnpoint.commands.resume import resume as resume
     from turnpoint.commands.sft import SftResult as SftResult
     from turnpoint.commands.sft import sft as sft
     from turnpoint.commands.train import TrainResult as TrainResult
@@ -33,6 +34,7 @@ __all__ = [
     "load_sft_recipe",
     "parse_recipe",
     "parse_sft_recipe",
+    "resume",
     "sft",
     "train",
 ]
@@ -50,6 +52,7 @@ __getattr__ = lazy(
         "parse_recipe": "config",
         "parse_sft_recipe": "config",
         "sft": "commands.sft",
+        "resume": "commands.resume",
         "train": "commands.train",
     },
 )

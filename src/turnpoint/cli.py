@@ -51,13 +51,18 @@ def options(
 
 @app.command()
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A recipe in YAML.")], overrides: _Overrides = None
+    source: Annotated[Path, typer.Argument(help="A recipe in YAML, or a run folder that is to go on.")],
+    overrides: _Overrides = None,
 ) -> None:
-    """Trains a model as a recipe says; Ctrl-C saves."""
+    """Trains a model as a recipe says, or goes on with a run; Ctrl-C saves."""
+    from turnpoint.commands.resume import resume
     from turnpoint.commands.train import train as run_training
     from turnpoint.config import load_recipe
 
-    run_training(load_recipe(recipe, overrides or ()))
+    if source.is_dir():
+        resume(source, overrides or ())
+    else:
+        run_training(load_recipe(source, overrides or ()))
 
 
 @app.command()

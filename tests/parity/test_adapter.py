@@ -30,6 +30,7 @@ from turnpoint.engine.weights import weights_checksum
 from turnpoint.metrics import Mean
 from turnpoint.models.adapter import merged_state
 from turnpoint.models.decoder import Decoder
+from turnpoint.reports.terminal import Terminal
 from turnpoint.training import Trainer
 from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
 from turnpoint.training.loop import publish
@@ -140,7 +141,7 @@ def policy_of(run: Path) -> Policy:
     """Returns the policy that a run folder says it trained."""
     config = load_recipe(run / "recipe.yaml")
     policy = load_policy(config, ())
-    restore(config, policy, run)
+    restore(config, policy, run, Terminal())
     return policy
 
 

@@ -11,7 +11,7 @@ from turnpoint.models.loading import LoadedModel
 from turnpoint.objective import make_trainer
 from turnpoint.reports.plan import AdapterFacts, ModelFacts
 from turnpoint.reports.terminal import Terminal
-from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
+from turnpoint.training.checkpoint import Checkpoint, load_latest
 
 
 def read_problems(config: RunConfig, terminal: Terminal) -> Problems:
@@ -55,13 +55,22 @@ def recipe_of(source: Path) -> Path:
     return source / "recipe.yaml" if source.is_dir() else source
 
 
-def restore(config: RunConfig, policy: Policy, run: Path) -> Path:
-    """Loads the latest checkpoint of a run into the policy and returns the checkpoint's folder.
+def restore(config: RunConfig, policy: Policy, run: Path, terminal: Terminal) -> Path:
+    """Loads the latest complete checkpoint of a run into the policy and returns the checkpoint's folder.
+
+    Later ones that cannot be read are named. Raises RunFolderError when there is none.
+    """
+    path, checkpoint = latest_of(run, terminal)
+    make_trainer(config, policy).load_state_dict(checkpoint.state)
+    return path
+
+
+def latest_of(run: Path, terminal: Terminal) -> tuple[Path, Checkpoint]:
+    """Returns the latest complete checkpoint of a run and its folder, naming what cannot be read.
 
     Raises RunFolderError when there is none.
     """
-    path = latest_checkpoint(run / "checkpoints")
-    if path is None:
+    found = load_latest(run / "checkpoints", skipped=lambda line: terminal.line(line, "yellow"))
+    if found is None:
         raise RunFolderError(f"{run} has no complete checkpoint; train it first")
-    make_trainer(config, policy).load_state_dict(load_checkpoint(path).state)
-    return path
+    return found

@@ -37,7 +37,7 @@ def evaluate(source: str | Path, overrides: Sequence[str] = ()) -> Evaluation:
         policy = read_policy(config, problems, terminal)
         title = config.model.path
         if Path(source).is_dir():
-            title = str(restore(config, policy, Path(source)))
+            title = str(restore(config, policy, Path(source), terminal))
         session = Session(config=config, policy=policy, verifier=verifier, terminal=terminal)
         return asyncio.run(session.evaluate_held_out(problems.evaluation, config.evaluation, title))
 

@@ -41,9 +41,9 @@ def _trained(config: RunConfig | SftConfig, run: Path, terminal: Terminal) -> Lo
         case SftConfig():
             with terminal.phase("loading the model"):
                 model = open_model(config.model, seed=config.seed)
-            restore_sft(config, model, run)
+            restore_sft(config, model, run, terminal)
             return model
         case RunConfig():
             policy = read_policy(config, read_problems(config, terminal), terminal)
-            restore(config, policy, run)
+            restore(config, policy, run, terminal)
             return policy.model

@@ -1,29 +1,81 @@
-"""What was learnt is saved when a run ends, however it ends."""
+"""Checkpoints of a run while it works, and one of what was learnt whatever ends it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.terminal import Terminal
 from turnpoint.training.checkpoint import Checkpoint, save_checkpoint
 from turnpoint.training.step import Trainer
+from turnpoint.types import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a run stands between two steps, beside its weights."""
+
+    step: int = 0  # completed
+    tasks: int = 0  # drawn
+    updates: int = 0  # of the optimiser; a state with more was saved within a step
+
+    @staticmethod
+    def of(checkpoint: Checkpoint) -> Position:
+        """Returns where the run stood that saved `checkpoint`; raises KeyError when it does not say so."""
+        known: Any = checkpoint.metadata
+        return Position(step=checkpoint.step, tasks=known["tasks"], updates=known["updates"])
+
+    def to_json(self) -> dict[str, Json]:
+        """Returns what a checkpoint tells beside its step."""
+        return {"tasks": self.tasks, "updates": self.updates}
 
 
 class Saving:
-    """Saves what was learnt when the block ends, however it ends; `done` counts completed steps."""
+    """Saves what was learnt when the block ends, however it ends.
 
-    def __init__(self, trainer: Trainer, folder: RunFolder, terminal: Terminal) -> None:
+    `drawn` gives the tasks that so many steps drew; `way_on` is said when the block does not end by itself.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        folder: RunFolder,
+        terminal: Terminal,
+        *,
+        drawn: Callable[[int], int],
+        begun: Position,
+        way_on: str = "",
+    ) -> None:
         self._trainer = trainer
+        self._drawn = drawn
+        self._way_on = way_on
         self._folder = folder
         self._terminal = terminal
-        self._saved = 0
-        self.done = 0
+        self._position = begun
+        self._saved = begun.step
+
+    @property
+    def done(self) -> int:
+        """Completed steps."""
+        return self._position.step
+
+    def count(self, done: int) -> None:
+        """Takes note of where the run stands after `done` steps, before the next one draws tasks."""
+        updates = int(self._trainer.state_dict()["steps"])
+        self._position = Position(step=done, tasks=self._drawn(done), updates=updates)
 
     def save(self) -> None:
-        """Writes a checkpoint of the completed steps, once."""
+        """Writes a checkpoint of the completed steps, once, after all that was logged until now."""
         if self.done > self._saved:
-            state = self._trainer.state_dict()
-            checkpoint = Checkpoint(step=self.done, state=state, metadata={})
-            path = save_checkpoint(self._folder.checkpoints, checkpoint)
+            checkpoint = Checkpoint(
+                step=self.done, state=self._trainer.state_dict(), metadata=self._position.to_json()
+            )
+            try:
+                self._folder.flush()
+            finally:
+                path = save_checkpoint(self._folder.checkpoints, checkpoint)
             self._terminal.line(f"checkpoint of step {self.done} saved: {path}")
             self._saved = self.done
 
@@ -33,4 +85,4 @@ class Saving:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.save()  # before anything is written to a terminal that may be gone
         if kind is not None:
-            self._terminal.line(f"stopped after {self.done} completed steps")
+            self._terminal.line(f"stopped after {self.done} completed steps{self._way_on}")

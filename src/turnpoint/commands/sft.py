@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnpoint.assemble import make_renderer, open_model
-from turnpoint.commands.common import model_facts
+from turnpoint.commands.common import latest_of, model_facts
 from turnpoint.commands.examples import (
     Examples,
     Solved,
@@ -18,9 +18,9 @@ from turnpoint.commands.examples import (
     left_out_lines,
     read_solved,
 )
-from turnpoint.commands.saving import Saving
+from turnpoint.commands.saving import Position, Saving
 from turnpoint.config import SftConfig
-from turnpoint.errors import DataError, RecipeError, RunFolderError
+from turnpoint.errors import DataError, RecipeError
 from turnpoint.losses import cross_entropy_loss
 from turnpoint.metrics import metric_values
 from turnpoint.models.loading import LoadedModel
@@ -38,7 +38,6 @@ from turnpoint.reports.step import StepReport
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.text import plural
 from turnpoint.tasks import BatchOrder
-from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
 from turnpoint.training.packing import PackedStep
 from turnpoint.training.sft import Example, Schedule, learn, measure, pack_examples
 from turnpoint.training.step import Trainer
@@ -81,16 +80,14 @@ def sft(config: SftConfig) -> SftResult:
         folder.discard_if_unused()
 
 
-def restore_sft(config: SftConfig, model: LoadedModel, run: Path) -> Path:
+def restore_sft(config: SftConfig, model: LoadedModel, run: Path, terminal: Terminal) -> Path:
     """Loads the latest checkpoint of a run into the model and returns the checkpoint's folder.
 
     Raises RunFolderError when there is none.
     """
-    path = latest_checkpoint(run / "checkpoints")
-    if path is None:
-        raise RunFolderError(f"{run} has no complete checkpoint; train it first")
+    path, checkpoint = latest_of(run, terminal)
     trainer = _trainer(config, model, steps=config.optimizer.warmup_steps + 1)  # it takes no step
-    trainer.load_state_dict(load_checkpoint(path).state)
+    trainer.load_state_dict(checkpoint.state)
     return path
 
 
@@ -125,13 +122,19 @@ class _Sft:
         """Takes all steps; returns their cross-entropies."""
         every, losses = self.config.training.save_every, list[float]()
         with (
-            Saving(self.trainer, self.folder, self.terminal) as saving,
+            Saving(
+                self.trainer,
+                self.folder,
+                self.terminal,
+                drawn=lambda done: done * self.config.training.examples_per_step,
+                begun=Position(),
+            ) as saving,
             self.terminal.phase("training", schedule.examples) as phase,
         ):
             for step in range(schedule.steps):
                 await asyncio.sleep(0)  # Ctrl-C ends the run here, between two steps, and nowhere else
                 report = self._step([train[index] for index in schedule.batch(step)], step, phase)
-                saving.done = report.step
+                saving.count(report.step)
                 self._tell(report, schedule.steps)
                 losses.append(metric_values(report.metrics)["cross_entropy"])
                 if every is not None and saving.done % every == 0:
@@ -172,7 +175,7 @@ class _Sft:
         return pack_examples(examples, max_tokens=size, device=self.model.decoder.device)
 
     def _plan(self, solved: Solved, examples: Examples, schedule: Schedule) -> SftPlan:
-        model, first = self.model, examples.train[0].demonstration
+        first = examples.train[0].demonstration
         return make_sft_plan(
             self.config,
             model=model_facts(self.model),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from torch import Tensor
+
 from turnpoint.assemble import Problems, open_verifier
 from turnpoint.commands.common import model_facts, read_policy, read_problems
+from turnpoint.commands.past import Past, take_up
+from turnpoint.commands.saving import Position, Saving
 from turnpoint.commands.session import Session
 from turnpoint.config import RunConfig
 from turnpoint.metrics import metric_values
@@ -23,17 +27,18 @@ from turnpoint.objective import (
 from turnpoint.reports.comparison import compare, entropy_collapse, reward_trend
 from turnpoint.reports.findings import Finding, FindingLimits
 from turnpoint.reports.plan import Plan, make_plan
+from turnpoint.reports.run_lock import locked
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout.evaluate import Evaluation
 from turnpoint.rollout.recorder import RolloutWriter
 from turnpoint.rollout.rollouter import Rollouter
-from turnpoint.tasks import BatchOrder, Dataset, TaskStream
-from turnpoint.training.checkpoint import Checkpoint, save_checkpoint
-from turnpoint.training.loop import Loop
+from turnpoint.tasks import BatchOrder, Dataset, Fingerprints, TaskStream
+from turnpoint.training.loop import Loop, publish
 from turnpoint.training.packing import pack_step
 from turnpoint.training.reference import Reference
 from turnpoint.training.step import Trainer
+from turnpoint.types import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,22 +50,39 @@ class TrainResult:
     after: Evaluation | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Start:
+    """From where a run goes on."""
+
+    source: str  # in words
+    position: Position = field(default_factory=Position)
+    state: Mapping[str, Tensor] | None = None  # for `Trainer.load_state_dict`; None: the model as it is
+
+
 def train(config: RunConfig) -> TrainResult:
-    """Trains as `config` says and returns where the files are.
+    """Trains as `config` says, in a new run folder, and returns where the files are.
 
     Raises UserError before anything is spent when the recipe cannot work. Ctrl-C (KeyboardInterrupt) is
-    raised after a checkpoint of the last completed step has been saved.
+    raised after a checkpoint of the last completed step has been saved; `resume` goes on from there.
     """
     terminal = Terminal()
     problems = read_problems(config, terminal)
     folder = RunFolder.create(config.output_dir, config.name)
-    try:
-        with open_verifier(config) as verifier:
-            policy = read_policy(config, problems, terminal)
-            session = Session(config=config, policy=policy, verifier=verifier, terminal=terminal)
-            return asyncio.run(_Training(session=session).train(problems, folder))
-    finally:
-        folder.discard_if_unused()
+    with locked(folder.path):
+        try:
+            return run(config, problems, folder, Start(source="its beginning"), terminal)
+        finally:
+            folder.discard_if_unused()
+
+
+def run(
+    config: RunConfig, problems: Problems, folder: RunFolder, start: Start, terminal: Terminal
+) -> TrainResult:
+    """Trains from `start` to the last step; `folder` is locked."""
+    with open_verifier(config) as verifier:
+        policy = read_policy(config, problems, terminal)
+        session = Session(config=config, policy=policy, verifier=verifier, terminal=terminal)
+        return asyncio.run(_Training(session=session, folder=folder).train(problems, start))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,52 +90,81 @@ class _Training:
     """One run from its first check to its verdict."""
 
     session: Session
+    folder: RunFolder
 
-    async def train(self, problems: Problems, folder: RunFolder) -> TrainResult:
+    async def train(self, problems: Problems, start: Start) -> TrainResult:
         """Checks, plans, trains and evaluates; saves what was learnt whatever ends it."""
         config, how = self.session.config, self.session.config.evaluation
         tasks, lengths, notes = await self.session.usable(problems.train)
         order = BatchOrder(
             num_tasks=len(tasks.tasks), batch_size=config.rollout.prompts_per_step, seed=config.seed
         )
-        stream = TaskStream(tasks.tasks, order)
+        stream = TaskStream(tasks.tasks, order, position=start.position.tasks)
         held_out, _, _ = (
             await self.session.usable(problems.evaluation) if how else (problems.evaluation, [], [])
         )
-        folder.write_recipe(config)
-        folder.write_environment(device=str(self.session.policy.model.decoder.device))
-        if folder.note:
-            self.session.terminal.line(folder.note, "yellow")
-        self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks), folder))
-        evaluations: list[Evaluation] = []
-        history: list[dict[str, float]] = []  # figures only: groups of a long run would not fit
-
-        async def evaluate_at(step: int, title: str) -> None:
-            if how is not None:
-                evaluations.append(await self.session.evaluate(held_out.tasks, how, title))
-                folder.append_evaluation(step, evaluations[-1])
-
-        await evaluate_at(0, "before training")
-        towards = make_reference(config, self.session.policy)
+        past = take_up(self.folder, start.position, Fingerprints.of(problems.examples, tasks, held_out))
+        self._record(start, past)
+        self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks)))
+        towards = make_reference(config, self.session.policy)  # of the model as it was before training
         trainer = make_trainer(config, self.session.policy)
+        if start.state is not None:
+            trainer.load_state_dict(start.state)
+            publish(trainer, self.session.policy.engine, version=start.position.step)
+        evaluations = _Evaluations(
+            session=self.session,
+            folder=self.folder,
+            trainer=trainer,
+            tasks=held_out.tasks,
+            by_step=past.evaluations,
+        )
+        if start.position.step == 0:
+            await evaluations.at(0, "before training")
         with (
-            RolloutWriter(folder.rollouts) as recorder,
-            _Saving(trainer, folder, self.session.terminal) as saving,
+            RolloutWriter(self.folder.rollouts) as recorder,
+            Saving(
+                trainer,
+                self.folder,
+                self.session.terminal,
+                drawn=lambda _: stream.position,
+                begun=start.position,
+                way_on=f"; to go on: turnpoint train {self.folder.path}",
+            ) as saving,
         ):
-            loop = self._loop(stream, trainer, towards, recorder, folder, saving)
-            for index in range(config.training.steps):
-                history.append(metric_values((await loop.step(index)).metrics))
+            loop = self._loop(stream, trainer, towards, recorder, saving)
+            for index in range(start.position.step, config.training.steps):
+                if how and _due(how.every, index):
+                    await evaluations.at(index, f"after step {index}")
+                past.history.append(metric_values((await loop.step(index)).metrics))
                 if _due(config.training.save_every, saving.done):
                     saving.save()
-                if how and _due(how.every, saving.done) and saving.done < config.training.steps:
-                    await evaluate_at(saving.done, f"after step {saving.done}")
-        await evaluate_at(config.training.steps, "after training")
-        self.session.terminal.findings(_verdict(history, evaluations))
+        await evaluations.at(config.training.steps, "after training")
+        self.session.terminal.findings(_verdict(past))
         self.session.terminal.line(
-            f"files in {folder.path}; a Hugging Face folder: turnpoint export {folder.path} DIR"
+            f"files in {self.folder.path}; a Hugging Face folder: turnpoint export {self.folder.path} DIR"
         )
-        before, after = (evaluations[0], evaluations[-1]) if evaluations else (None, None)
-        return TrainResult(folder=folder.path, before=before, after=after)
+        before, after = past.evaluations.get(0), past.evaluations.get(config.training.steps)
+        return TrainResult(folder=self.folder.path, before=before, after=after)
+
+    def _record(self, start: Start, past: Past) -> None:
+        """Writes recipe and environment, and says what keeps the run from being as it should be."""
+        changes = self.folder.write_environment(device=str(self.session.policy.model.decoder.device))
+        self.folder.write_recipe(self.session.config)
+        notes = [self.folder.note] if self.folder.note else []
+        if changes:
+            notes.append(f"{'; '.join(changes)}: the last bits may differ from a run without interruption")
+        if start.state is not None and int(start.state["steps"]) != start.position.updates:
+            notes.append(
+                f"{start.source} was saved when step {start.position.step + 1} failed half-way: what it had "
+                f"learnt is kept, so the run will differ from one without interruption"
+            )
+        if len(past.history) != start.position.step:
+            notes.append(
+                f"{self.folder.metrics} tells of {len(past.history)} of {start.position.step} steps; the "
+                f"others are lost"
+            )
+        for note in notes:
+            self.session.terminal.line(note, "yellow")
 
     def _plan(
         self,
@@ -122,7 +173,6 @@ class _Training:
         lengths: Sequence[int],
         notes: Sequence[str],
         num_held_out: int,
-        folder: RunFolder,
     ) -> Plan:
         model = self.session.policy.model
         first = self.session.policy.renderer.prompt(tasks.tasks[0].messages)
@@ -134,7 +184,7 @@ class _Training:
             num_eval=num_held_out,
             prompt_lengths=lengths,
             first_prompt=model.tokenizer.decode(first.tolist(), skip_special_tokens=False),
-            folder=folder.path,
+            folder=self.folder.path,
         )
 
     def _loop(
@@ -143,8 +193,7 @@ class _Training:
         trainer: Trainer,
         towards: Reference | None,
         recorder: RolloutWriter,
-        folder: RunFolder,
-        saving: _Saving,
+        saving: Saving,
     ) -> Loop:
         config = self.session.config
         rollout, sampling, training = config.rollout, config.sampling, config.training
@@ -175,7 +224,7 @@ class _Training:
             trainer=trainer,
             receiver=self.session.policy.engine,
             recorder=recorder,
-            folder=folder,
+            folder=self.folder,
             terminal=self.session.terminal,
             limits=FindingLimits(
                 max_new_tokens=sampling.max_new_tokens,
@@ -188,46 +237,36 @@ class _Training:
         )
 
 
-class _Saving:
-    """Saves what was learnt when the block ends, however it ends; `done` counts completed steps."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Evaluations:
+    """The evaluations of a run, each made once, also when the run stops and goes on."""
 
-    def __init__(self, trainer: Trainer, folder: RunFolder, terminal: Terminal) -> None:
-        self._trainer = trainer
-        self._folder = folder
-        self._terminal = terminal
-        self._saved = 0
-        self.done = 0
+    session: Session
+    folder: RunFolder
+    trainer: Trainer
+    tasks: Sequence[Task]
+    by_step: dict[int, Evaluation]
 
-    def count(self, done: int) -> None:
-        """Takes note that the trainer has taken `done` steps."""
-        self.done = done
-
-    def save(self) -> None:
-        """Writes a checkpoint of the completed steps, once."""
-        if self.done > self._saved:
-            state = self._trainer.state_dict()
-            path = save_checkpoint(
-                self._folder.checkpoints, Checkpoint(step=self.done, state=state, metadata={})
-            )
-            self._terminal.line(f"checkpoint of step {self.done} saved: {path}")
-            self._saved = self.done
-
-    def __enter__(self) -> _Saving:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.save()  # before anything is written to a terminal that may be gone
-        if kind is not None:
-            self._terminal.line(f"stopped after {self.done} completed steps")
+    async def at(self, step: int, title: str) -> None:
+        """Evaluates what `step` steps have made of the policy, unless that is known."""
+        how = self.session.config.evaluation
+        if how is None or step in self.by_step:
+            return
+        self.by_step[step] = await self.session.evaluate(self.tasks, how, title)
+        self.folder.append_evaluation(step, self.by_step[step])
+        # The engine has cached these prompts, and what is cached is rounded as it was computed: a run that
+        # goes on from here without evaluating must find the same engine, an empty one.
+        publish(self.trainer, self.session.policy.engine, version=step)
 
 
-def _verdict(history: Sequence[Mapping[str, float]], evaluations: Sequence[Evaluation]) -> list[Finding]:
-    """Returns what the whole run can be said to have done; `history` holds the figures of each step."""
+def _verdict(past: Past) -> list[Finding]:
+    """Returns what the whole run can be said to have done."""
     trends = [
-        reward_trend([figures["reward"] for figures in history if "reward" in figures]),
-        entropy_collapse([figures["entropy"] for figures in history if "entropy" in figures]),
+        reward_trend([figures["reward"] for figures in past.history if "reward" in figures]),
+        entropy_collapse([figures["entropy"] for figures in past.history if "entropy" in figures]),
     ]
-    changes = compare(evaluations[0], evaluations[-1]) if evaluations else ()
+    evaluations = [past.evaluations[step] for step in sorted(past.evaluations)]
+    changes = compare(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else ()
     return [*(finding for finding in trends if finding is not None), *changes]
 
 

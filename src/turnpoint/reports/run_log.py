@@ -1,6 +1,7 @@
 """The run folder: plain files that outlive the run, readable while it runs and after it crashed.
 
     runs/NAME/
+        problems.json       what the problems are known by
         recipe.yaml         the resolved recipe
         environment.json    versions, machine, device
         metrics.jsonl       one line per step: typed metrics, seconds by phase, findings
@@ -8,8 +9,10 @@
         held_out.jsonl      supervised fine-tuning: held-out cross-entropy before and after
         rollouts.jsonl      every rollout (written by the recorder)
         checkpoints/
+        lock                held by the process that writes here
 
 Every line is written whole and closed at once. A torn last line, left by a crash, is skipped by readers.
+The first three are there whole or not at all; where there is a recipe, there are the others.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ _PACKAGES = (
     "math-verify",
 )
 _CHECKPOINTS = "checkpoints"
+_DECISIVE = ("python", "packages", "machine", "device")  # in environment.json: what can change a bit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +76,22 @@ class RunFolder:
             raise RunFolderError(f"run folder {path}: {_why(error)}; set output_dir") from error
         note = "" if path == wished else f"{wished} holds another run; this one goes to {path}"
         return RunFolder(path=path, note=note)
+
+    @staticmethod
+    def open(path: Path) -> RunFolder:
+        """Returns the folder of a run that has begun; raises RunFolderError when `path` is none."""
+        folder = RunFolder(path=path)
+        if not (folder.recipe.is_file() and folder.checkpoints.is_dir()):
+            raise RunFolderError(
+                f"{path} is no run folder: it lacks recipe.yaml or checkpoints/; give a folder that turnpoint"
+                f" train has made, or a recipe"
+            )
+        return folder
+
+    @property
+    def problems(self) -> Path:
+        """What the problems are known by."""
+        return self.path / "problems.json"
 
     @property
     def recipe(self) -> Path:
@@ -109,12 +129,30 @@ class RunFolder:
         return self.path / _CHECKPOINTS
 
     def write_recipe(self, config: Recipe) -> None:
-        """Writes the resolved recipe; loading it gives an equal one."""
-        _write(self.recipe, dump_recipe(config), "w")
+        """Writes the resolved recipe; loading it gives an equal one. It marks the folder as a run's."""
+        _replace(self.recipe, dump_recipe(config))
 
-    def write_environment(self, *, device: str) -> None:
-        """Writes what the run runs on."""
-        _write(self.environment, json.dumps(describe_environment(device=device), indent=2) + "\n", "w")
+    def write_problems(self, problems: Mapping[str, Json]) -> None:
+        """Writes what the problems are known by."""
+        _replace(self.problems, json.dumps(problems, indent=2) + "\n")
+
+    def read_problems(self) -> dict[str, Any]:
+        """Returns what `write_problems` wrote; raises RunFolderError when it is not there or no JSON."""
+        return _read_object(self.problems)
+
+    def write_environment(self, *, device: str) -> list[str]:
+        """Writes what the run runs on; in a run that goes on, returns what is not as it was when it began."""
+        now = describe_environment(device=device)
+        if self.environment.exists():
+            return _differences(_read_object(self.environment), now)
+        _replace(self.environment, json.dumps(now, indent=2) + "\n")
+        return []
+
+    def flush(self) -> None:
+        """Waits until the lines written so far are on the disk."""
+        for path in (self.metrics, self.evaluations, self.rollouts):
+            if path.exists():
+                _flush(path)
 
     def discard_if_unused(self) -> None:
         """Removes the folder when no rollout, evaluation or checkpoint has come into it."""
@@ -157,6 +195,18 @@ def describe_environment(*, device: str) -> dict[str, Json]:
         "cores": os.cpu_count(),
         "device": device,
     }
+
+
+def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    flat = [
+        {key: record.get(key) for key in _DECISIVE if key != "packages"} | dict(record.get("packages", {}))
+        for record in (then, now)
+    ]
+    return [
+        f"{key} {flat[0].get(key)} then, {flat[1].get(key)} now"
+        for key in flat[0] | flat[1]
+        if flat[0].get(key) != flat[1].get(key)
+    ]
 
 
 def _version(package: str) -> str | None:
@@ -229,6 +279,20 @@ def _step_record(path: Path, number: int, row: dict[str, Any]) -> StepRecord:
         raise RunFolderError(f"{path}, line {number}: not a step: {error!r}") from error
 
 
+def read_evaluations(path: Path) -> dict[int, Evaluation]:
+    """Returns the evaluations in an evaluations.jsonl by step, none without the file.
+
+    A torn last line is skipped. Raises RunFolderError for a line in the middle that is no evaluation.
+    """
+    evaluations: dict[int, Evaluation] = {}
+    for number, row in read_lines(path) if path.exists() else ():
+        try:
+            evaluations[row["step"]] = Evaluation.from_json(row)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunFolderError(f"{path}, line {number}: not an evaluation: {error!r}") from error
+    return evaluations
+
+
 def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (line number, object) of a JSON-lines file; a torn last line is skipped.
 
@@ -267,6 +331,37 @@ def _write(path: Path, text: str, mode: str) -> None:
     try:
         with path.open(mode, encoding="utf-8", newline="\n") as file:
             file.write(text)
+    except OSError as error:
+        raise RunFolderError(f"{path}: {_why(error)}") from error
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes a whole file that is there as it was before, or as it is now, and never in between."""
+    beside = path.with_name(f".{path.name}-partial")
+    _write(beside, text, "w")
+    _flush(beside)
+    try:
+        beside.replace(path)
+    except OSError as error:
+        raise RunFolderError(f"{path}: {_why(error)}") from error
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        content: Any = json.loads(path.read_bytes())
+    except OSError as error:
+        raise RunFolderError(f"{path}: {_why(error)}") from error
+    except ValueError as error:
+        raise RunFolderError(f"{path}: not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise RunFolderError(f"{path}: expected an object, got {type(content).__name__}")
+    return cast(dict[str, Any], content)
+
+
+def _flush(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
     except OSError as error:
         raise RunFolderError(f"{path}: {_why(error)}") from error
 

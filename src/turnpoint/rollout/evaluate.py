@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from turnpoint.protocols import Engine, GenerateRequest, Renderer, Verifier
 from turnpoint.rollout.concurrency import all_of
@@ -39,10 +39,28 @@ class Attempt:
             "reward": self.verdict.reward,
             "valid": self.verdict.valid,
             "reason": self.verdict.reason,
+            "feedback": self.verdict.feedback,
+            "parts": dict(self.verdict.parts),
             "finish": self.finish.value,
             "tokens": self.tokens,
             "text": self.text,
         }
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> Attempt:
+        """Returns what `to_json` wrote; raises KeyError, TypeError or ValueError for something else."""
+        return Attempt(
+            text=record["text"],
+            tokens=record["tokens"],
+            finish=FinishReason(record["finish"]),
+            verdict=Verdict(
+                reward=record["reward"],
+                valid=record["valid"],
+                reason=record["reason"],
+                feedback=record["feedback"],
+                parts={name: float(part) for name, part in record["parts"].items()},
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +153,27 @@ class Evaluation:
                 for outcome in self.outcomes
             ],
         }
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> Evaluation:
+        """Returns what `to_json` wrote; raises KeyError, TypeError or ValueError for something else."""
+        return Evaluation(
+            outcomes=tuple(
+                Outcome(
+                    task_id=outcome["task"],
+                    greedy=Attempt.from_json(outcome["greedy"]),
+                    sampled=tuple(map(Attempt.from_json, outcome["sampled"])),
+                )
+                for outcome in record["outcomes"]
+            ),
+            samples=record["samples"],
+            temperature=record["temperature"],
+            max_new_tokens=record["max_new_tokens"],
+            seed=record["seed"],
+            seconds=record["seconds"],
+            majority_answer=record["majority"]["answer"],
+            majority_accuracy=record["majority"]["accuracy"],
+        )
 
 
 async def evaluate(

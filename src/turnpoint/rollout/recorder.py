@@ -52,6 +52,7 @@ from turnpoint.types import (
 
 FORMAT = 1
 _TAIL = 1 << 16  # bytes looked at together when the end of a file is searched for a line's end
+_START = re.compile(rb'\{"format":\d+,"id":"(\d+)/')
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -112,6 +113,17 @@ def read_groups(path: str | Path) -> Iterator[Group]:
                 yield _decode(line, where=f"{path}: line {number}")
     except OSError as error:
         raise RunFolderError(f"{path}: cannot read rollouts: {error.strerror or error}") from error
+
+
+def step_of_group(line: bytes) -> int:
+    """Returns the step that a recorded line belongs to, from its group's id "step/index".
+
+    Only the start of the line is looked at. Raises ValueError when it is no recorded group.
+    """
+    start = _START.match(line)
+    if start is None:
+        raise ValueError(f"no recorded group: it begins with {line[:40]!r}")
+    return int(start[1])
 
 
 def _remove_torn_end(file: FileIO, path: Path) -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from turnpoint.tasks.dataset import ReadReport as ReadReport
     from turnpoint.tasks.dataset import holdout as holdout
     from turnpoint.tasks.dataset import split_examples as split_examples
+    from turnpoint.tasks.fingerprint import Fingerprint as Fingerprint
+    from turnpoint.tasks.fingerprint import Fingerprints as Fingerprints
     from turnpoint.tasks.lengths import LengthCheck as LengthCheck
     from turnpoint.tasks.lengths import check_lengths as check_lengths
     from turnpoint.tasks.load import load_tasks as load_tasks
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchOrder",
     "Dataset",
+    "Fingerprint",
+    "Fingerprints",
     "InvalidRows",
     "LengthCheck",
     "ReadReport",
@@ -37,6 +41,8 @@ __getattr__ = lazy(
     {
         "BatchOrder": "order",
         "Dataset": "dataset",
+        "Fingerprint": "fingerprint",
+        "Fingerprints": "fingerprint",
         "InvalidRows": "dataset",
         "LengthCheck": "lengths",
         "ReadReport": "dataset",

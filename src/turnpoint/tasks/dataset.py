@@ -64,14 +64,14 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over what the tasks say, in order: messages, answers, metadata; not the ids.
+        """SHA-256 (hex) over the tasks in order: ids, messages, answers, metadata; not where they came from.
 
-        A run that resumes compares it, so that a changed dataset is noticed.
+        Ids belong to it, since the draws of an evaluation depend on them.
         """
         digest = hashlib.sha256()
         for task in self.tasks:
             messages = [[message.role, message.content] for message in task.messages]
-            said = json.dumps([messages, task.answer, dict(task.metadata)], sort_keys=True)
+            said = json.dumps([task.id, messages, task.answer, dict(task.metadata)], sort_keys=True)
             digest.update(said.encode("ascii") + b"\n")
         return digest.hexdigest()
 

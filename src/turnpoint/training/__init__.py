@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from turnpoint.training.checkpoint import Checkpoint as Checkpoint
     from turnpoint.training.checkpoint import latest_checkpoint as latest_checkpoint
     from turnpoint.training.checkpoint import load_checkpoint as load_checkpoint
+    from turnpoint.training.checkpoint import load_latest as load_latest
     from turnpoint.training.checkpoint import save_checkpoint as save_checkpoint
     from turnpoint.training.packing import PackedStep as PackedStep
     from turnpoint.training.packing import pack_step as pack_step
@@ -21,6 +22,7 @@ __all__ = [
     "Trainer",
     "latest_checkpoint",
     "load_checkpoint",
+    "load_latest",
     "pack_step",
     "save_checkpoint",
 ]
@@ -34,6 +36,7 @@ __getattr__ = lazy(
         "Trainer": "step",
         "latest_checkpoint": "checkpoint",
         "load_checkpoint": "checkpoint",
+        "load_latest": "checkpoint",
         "pack_step": "packing",
         "save_checkpoint": "checkpoint",
     },

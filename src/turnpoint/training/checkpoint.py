@@ -1,10 +1,11 @@
 """Checkpoints that are complete or do not count: tensors as safetensors, the rest as JSON, no pickle.
 
     FOLDER/step-00000120/state.safetensors    `Trainer.state_dict`: masters, moments, steps
-                         metadata.json        what the caller wants back
+                         checkpoint.json      what the caller wants back; size and checksum of the state
 
 One is written beside its place, flushed to the disk and renamed there. A crash leaves a folder whose name
-starts with a dot, which readers never look at and the next save removes.
+starts with a dot, which readers never look at and the next save removes. What happened to a checkpoint
+afterwards (a copy cut short, a bad disk) shows in its size and checksum when it is loaded.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from turnpoint.types import Json
 
 _NAME = re.compile(r"step-(\d{8,})")
 _STATE, _HEADER = "state.safetensors", "checkpoint.json"
+_BLOCK = 1 << 20  # bytes read together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,36 +56,77 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
             target.rename(replaced)
         partial.rename(target)
         _flush(folder)
-        if replaced.exists():
-            shutil.rmtree(replaced)
     except (OSError, SafetensorError) as error:
         raise RunFolderError(f"checkpoint {target} cannot be written: {error}") from error
+    finally:
+        for done_with in (partial, replaced):
+            shutil.rmtree(done_with, ignore_errors=True)  # on a full disk, above all
     return target
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Returns what `save_checkpoint` wrote to `path`, on the CPU; raises RunFolderError if it cannot."""
+    """Returns what `save_checkpoint` wrote to `path`, on the CPU, every byte of the state checked.
+
+    The tensors are read from the file as they are used. Raises RunFolderError when it cannot be read or is
+    not what was written.
+    """
     try:
         header = json.loads((path / _HEADER).read_text(encoding="utf-8"))
+        written, found = header["state"], _describe(path / _STATE)
+        if written != found:
+            raise ValueError(f"{_STATE} is not what was written: {found} instead of {written}")
         state = safetensors.torch.load_file(path / _STATE)
         return Checkpoint(step=header["step"], state=state, metadata=header["metadata"])
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except KeyError as error:
+        raise RunFolderError(f"checkpoint {path} cannot be read: {_HEADER} lacks {error}") from error
+    except (OSError, ValueError, TypeError, SafetensorError) as error:
         raise RunFolderError(f"checkpoint {path} cannot be read: {error}") from error
 
 
+def load_latest(folder: Path, *, skipped: Callable[[str], None]) -> tuple[Path, Checkpoint] | None:
+    """Returns the latest checkpoint below `folder` that can be read, and its own folder; None without any.
+
+    `skipped` is told in one line of each later one that cannot be read.
+    """
+    for path in _newest_first(folder):
+        try:
+            return path, load_checkpoint(path)
+        except RunFolderError as error:
+            skipped(f"{error}; skipped")
+    return None
+
+
 def latest_checkpoint(folder: Path) -> Path | None:
-    """Returns the folder of the latest complete checkpoint below `folder`, if there is one."""
+    """Returns the folder of the latest checkpoint below `folder`, if there is one; reads nothing in it."""
+    return next(iter(_newest_first(folder)), None)
+
+
+def _newest_first(folder: Path) -> list[Path]:
     steps = {int(match[1]): path for path in folder.glob("step-*") if (match := _NAME.fullmatch(path.name))}
-    return steps[max(steps)] if steps else None
+    return [steps[step] for step in sorted(steps, reverse=True)]
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.state.items()}
     safetensors.torch.save_file(tensors, folder / _STATE)
-    header = {"step": checkpoint.step, "metadata": dict(checkpoint.metadata)}
+    header = {
+        "step": checkpoint.step,
+        "metadata": dict(checkpoint.metadata),
+        "state": _describe(folder / _STATE),
+    }
     (folder / _HEADER).write_text(json.dumps(header, indent=2, allow_nan=False), encoding="utf-8")
     for path in (folder / _STATE, folder / _HEADER, folder):
         _flush(path)
+
+
+def _describe(path: Path) -> dict[str, int]:
+    """Returns the size and checksum of a file: they find accidents, not attackers."""
+    size = checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            size += len(block)
+            checksum = zlib.crc32(block, checksum)
+    return {"bytes": size, "crc32": checksum}
 
 
 def _flush(path: Path) -> None:

@@ -71,14 +71,14 @@ class MasterAdamW:
         the step when gradients were not zero but the weights did not change.
         """
         rate = self._learning_rate * schedule_factor(self.steps, **self._schedule)
-        self.steps += 1
         grads = self.gradients()
-        if not grads:
-            return {}
         norm = torch.nn.utils.get_total_norm(grads.values())
         if not bool(norm.isfinite()):
             self.zero_grad()
             raise TrainingError(f"{_first_not_finite(grads)}; no weight was changed")
+        self.steps += 1  # before a weight moves: a state saved in between must not pass for the old one
+        if not grads:
+            return {}
         torch.nn.utils.clip_grads_with_norm_(self._masters.values(), self._max_grad_norm, norm)
         largest = torch.stack([grad.abs().amax() for grad in grads.values()]).argmax()
         self._apply(rate, list(grads)[int(largest)])
@@ -126,9 +126,11 @@ class MasterAdamW:
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Takes over what `state_dict` returned; raises TrainingError unless it is of the same model."""
-        known = {f"{kind}.{name}" for kind in ("master", *_MOMENTS) for name in self._masters}
         needed = {"steps", *(f"master.{name}" for name in self._masters)}
-        if wrong := sorted((needed - set(state)) | (set(state) - known - needed)):
+        for name in self._masters:  # one that never had a gradient has no moments, else it has all
+            moments = {f"{moment}.{name}" for moment in _MOMENTS}
+            needed |= moments if moments & set(state) else set()
+        if wrong := sorted(needed ^ set(state)):
             raise TrainingError(f"state of another model: {wrong[0]} and {len(wrong) - 1} more do not match")
         self.steps = int(state["steps"])
         self._adamw.state.clear()
