@@ -17,7 +17,6 @@ from turnpoint.commands.examples import (
     left_out_lines,
     read_solved,
 )
-from turnpoint.commands.saving import Saving
 from turnpoint.config import SftConfig
 from turnpoint.errors import DataError, RecipeError, RunFolderError
 from turnpoint.losses import cross_entropy_loss
@@ -38,7 +37,7 @@ from turnpoint.reports.step import StepReport
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.text import plural
 from turnpoint.tasks import BatchOrder
-from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
+from turnpoint.training.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
 from turnpoint.training.packing import PackedStep
 from turnpoint.training.sft import Example, Schedule, learn, measure, pack_examples
 from turnpoint.training.step import Trainer
@@ -125,7 +124,7 @@ class _Sft:
         """Takes all steps; returns their cross-entropies."""
         every, losses = self.config.training.save_every, list[float]()
         with (
-            Saving(self.trainer, self.folder, self.terminal) as saving,
+            _Saving(self.trainer, self.folder, self.terminal) as saving,
             self.terminal.phase("training", schedule.examples) as phase,
         ):
             for step in range(schedule.steps):
@@ -198,6 +197,33 @@ class _Sft:
 
     def _decoded(self, ids: TokenIds) -> str:
         return self.model.tokenizer.decode(ids.tolist(), skip_special_tokens=False)
+
+
+class _Saving:
+    """Saves what was learnt when the block ends, however it ends; `done` counts completed steps."""
+
+    def __init__(self, trainer: Trainer, folder: RunFolder, terminal: Terminal) -> None:
+        self._trainer = trainer
+        self._folder = folder
+        self._terminal = terminal
+        self._saved = 0
+        self.done = 0
+
+    def save(self) -> None:
+        """Writes a checkpoint of the completed steps, once."""
+        if self.done > self._saved:
+            checkpoint = Checkpoint(step=self.done, state=self._trainer.state_dict(), metadata={})
+            path = save_checkpoint(self._folder.checkpoints, checkpoint)
+            self._terminal.line(f"checkpoint of step {self.done} saved: {path}")
+            self._saved = self.done
+
+    def __enter__(self) -> _Saving:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.save()  # before anything is written to a terminal that may be gone
+        if kind is not None:
+            self._terminal.line(f"stopped after {self.done} completed steps")
 
 
 def _schedule(config: SftConfig, examples: Examples) -> Schedule:
