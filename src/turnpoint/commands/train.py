@@ -19,6 +19,7 @@ from turnpoint.reports.findings import Finding, FindingLimits
 from turnpoint.reports.plan import ModelFacts, Plan, make_plan
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.terminal import Terminal
+from turnpoint.reports.trackers import Trackers
 from turnpoint.rollout.evaluate import Evaluation
 from turnpoint.rollout.recorder import RolloutWriter
 from turnpoint.rollout.rollouter import Rollouter
@@ -48,10 +49,13 @@ def train(config: RunConfig) -> TrainResult:
     problems = read_problems(config, terminal)
     folder = RunFolder.create(config.output_dir, config.name)
     try:
-        with open_verifier(config) as verifier:
+        with (
+            open_verifier(config) as verifier,
+            Trackers.of(config.trackers, folder=folder.path, say=terminal.line) as trackers,
+        ):
             policy = read_policy(config, problems, terminal)
             session = Session(config=config, policy=policy, verifier=verifier, terminal=terminal)
-            return asyncio.run(_Training(session=session).train(problems, folder))
+            return asyncio.run(_Training(session=session, trackers=trackers).train(problems, folder))
     finally:
         folder.discard_if_unused()
 
@@ -61,6 +65,7 @@ class _Training:
     """One run from its first check to its verdict."""
 
     session: Session
+    trackers: Trackers
 
     async def train(self, problems: Problems, folder: RunFolder) -> TrainResult:
         """Checks, plans, trains and evaluates; saves what was learnt whatever ends it."""
@@ -78,6 +83,7 @@ class _Training:
         if folder.note:
             self.session.terminal.line(folder.note, "yellow")
         self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks), folder))
+        self.trackers.start()
         evaluations: list[Evaluation] = []
         history: list[dict[str, float]] = []  # figures only: groups of a long run would not fit
 
@@ -85,6 +91,7 @@ class _Training:
             if how is not None:
                 evaluations.append(await self.session.evaluate(held_out.tasks, how, title))
                 folder.append_evaluation(step, evaluations[-1])
+                self.trackers.evaluation(step, evaluations[-1])
 
         await evaluate_at(0, "before training")
         trainer = make_trainer(config, self.session.policy)
@@ -168,6 +175,7 @@ class _Training:
             receiver=self.session.policy.engine,
             recorder=recorder,
             folder=folder,
+            trackers=self.trackers,
             terminal=self.session.terminal,
             limits=FindingLimits(
                 max_new_tokens=sampling.max_new_tokens,

@@ -22,6 +22,7 @@ from turnpoint.reports.phase import Phase
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.step import StepReport, make_step_report
 from turnpoint.reports.terminal import Terminal
+from turnpoint.reports.trackers import Trackers
 from turnpoint.rollout.recorder import RolloutWriter
 from turnpoint.rollout.rollouter import Rollouter
 from turnpoint.tasks.order import TaskStream
@@ -44,6 +45,7 @@ class Loop:
     receiver: WeightReceiver
     recorder: RolloutWriter
     folder: RunFolder
+    trackers: Trackers
     terminal: Terminal
     limits: FindingLimits
     learned: Callable[[int], None]  # told how many steps the trainer has taken, before anything can fail
@@ -74,6 +76,7 @@ class Loop:
             first=index == 0,
         )
         self.folder.append_step(report)
+        self.trackers.step(report)
         self.terminal.step(report)
         return report
 
