@@ -343,5 +343,8 @@ def test_tensorboard_itself_reads_what_was_written(tmp_path: Path) -> None:
     for file in (tmp_path / "tensorboard").glob("events.*"):
         events: Any = EventAccumulator(str(file))
         events.Reload()
-        points |= {event.step: float(tensor_util.make_ndarray(event.tensor_proto)) for event in events.Tensors("reward")}
+        points |= {
+            event.step: float(tensor_util.make_ndarray(event.tensor_proto))
+            for event in events.Tensors("reward")
+        }
     assert points == {1: 0.5, 2: 1.0, 3: 1.5}

@@ -59,7 +59,10 @@ class Trackers:
 
     def evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Tracks what an evaluation after `step` steps found; 0 is before training."""
-        figures = {"evaluation/majority": evaluation.majority_accuracy, **_figures("greedy", evaluation.greedy)}
+        figures = {
+            "evaluation/majority": evaluation.majority_accuracy,
+            **_figures("greedy", evaluation.greedy),
+        }
         if (sampled := evaluation.sampled) is not None:
             figures |= _figures("sampled", sampled)
         self.write(step, figures)
@@ -180,8 +183,12 @@ class _Worker:
             if self._dropped:
                 return
             self._dropped = True
-        with contextlib.suppress(OSError, ValueError):  # a closed terminal: the next line of the run raises it
-            self._say(f"tracker {self._sink.name} dropped: {why}; the run goes on, its folder has all figures")
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # a closed terminal: the next line of the run raises it
+            self._say(
+                f"tracker {self._sink.name} dropped: {why}; the run goes on, its folder has all figures"
+            )
 
 
 def _why(error: BaseException) -> str:
