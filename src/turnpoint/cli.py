@@ -47,7 +47,7 @@ def doctor(
     overrides: _Overrides = None,
     seconds: Annotated[float, typer.Option(min=0.0, help="How long to sample rollouts, about.")] = 20.0,
 ) -> None:
-    """Says whether a recipe will work here, how much memory it takes and how long; status 2 if it must not run."""
+    """Says whether a recipe will work here, in what memory and time; status 2 if it must not run."""
     from turnpoint.commands.doctor import doctor as run_doctor
     from turnpoint.config import load_recipe
 

@@ -128,7 +128,8 @@ def test_a_run_that_is_refused_opens_no_tracker(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), ValueError("odd\nvalue"), SystemExit(3)])
 @pytest.mark.parametrize("where", ["starting", "writing"])
 def test_what_a_tracker_raises_is_one_line(tmp_path: Path, error: BaseException, where: str) -> None:
-    sink = FileSink(tmp_path, **{where: raising(error)})
+    starting, writing = (raising(error) if where == part else _ignore for part in ("starting", "writing"))
+    sink = FileSink(tmp_path, starting=starting, writing=writing)
     _, line = told(sink, 1, 2, 3)
     assert line.startswith(f"tracker file dropped: {type(error).__name__}")
     assert "\n" not in line
@@ -262,7 +263,7 @@ class Package:
         self.opened.append(settings)
         return SimpleNamespace(log=self._log, finish=_ignore, define_metric=self._axis)
 
-    def Settings(self, **settings: Any) -> Any:  # noqa: N802
+    def Settings(self, **settings: Any) -> Any:
         return settings
 
     def _log(self, figures: Mapping[str, float], **more: Any) -> None:
@@ -328,10 +329,8 @@ def test_wandb_s_own_environment_variable_takes_it_offline(
 
 
 def test_tensorboard_itself_reads_what_was_written(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.util import tensor_util
-
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    tensors = pytest.importorskip("tensorboard.util.tensor_util")
     said: list[str] = []
     for steps in ((1, 2), (3,)):  # a run and its resume
         with Trackers([TensorBoardSink(tmp_path)], said.append) as trackers:
@@ -341,10 +340,8 @@ def test_tensorboard_itself_reads_what_was_written(tmp_path: Path) -> None:
     assert not any("dropped" in line for line in said)
     points: dict[int, float] = {}
     for file in (tmp_path / "tensorboard").glob("events.*"):
-        events: Any = EventAccumulator(str(file))
+        events: Any = accumulator.EventAccumulator(str(file))
         events.Reload()
-        points |= {
-            event.step: float(tensor_util.make_ndarray(event.tensor_proto))
-            for event in events.Tensors("reward")
-        }
+        for event in events.Tensors("reward"):
+            points[event.step] = float(tensors.make_ndarray(event.tensor_proto))
     assert points == {1: 0.5, 2: 1.0, 3: 1.5}

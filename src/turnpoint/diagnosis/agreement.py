@@ -16,7 +16,7 @@ from turnpoint.reports.text import number, plural
 from turnpoint.rollout.concurrency import all_of
 from turnpoint.training.packing import pack_step
 from turnpoint.training.step import Trainer
-from turnpoint.types import Floats, Group, TokenIds, Verdict, float_array
+from turnpoint.types import Floats, Group, Member, TokenIds, Verdict, float_array
 
 _MOST_TOKENS = 512  # sampled tokens that are compared
 _MOST_FORKS = 8
@@ -72,7 +72,7 @@ def first_tokens(groups: Sequence[Group], most: int) -> list[Group]:
     return chosen
 
 
-def _only(group: Group, members: tuple[object, ...]) -> Group:
+def _only(group: Group, members: tuple[Member, ...]) -> Group:
     """A group of roots with its first members alone; their segments come first."""
     segments = group.tree.segments[: 1 + len(members)]
     return replace(group, tree=replace(group.tree, segments=segments), members=members)
@@ -81,7 +81,7 @@ def _only(group: Group, members: tuple[object, ...]) -> Group:
 async def check_forks(
     groups: Sequence[Group], engine: TorchEngine, fresh: TorchEngine, *, temperature: float, tolerance: float
 ) -> Check:
-    """A fork from the middle of a rollout: from what `engine` has cached, and by `fresh`, which caches nothing.
+    """A fork in the middle of a rollout: from what `engine` has cached, and by `fresh`, which caches nothing.
 
     The fork goes on with the tokens of a sibling, so that only its trunk can come from the cache.
     """

@@ -1,8 +1,8 @@
-"""What a packed row costs in seconds and in memory: measured on two small rows, linear in between and beyond.
+"""What a packed row costs in seconds and in memory: measured on a few small rows, linear beyond them.
 
-Both costs of a row are a x tokens + b x attention scores: every token passes the same layers, and what is
-kept for the backward pass grows with tokens (hidden states) and with scores (probabilities). Two rows of the
-same tokens, one of many short sequences and one of a single long one, tell a and b apart.
+Seconds are fixed + a x tokens + b x attention scores: every row meets the same weights, every token passes
+the same layers, and attention works for each score. Bytes are a x tokens + b x scores. Rows of short
+sequences and rows of a single long one tell the parts apart.
 
 Memory is what autograd saves, counted tensor by tensor, so that neither the allocator nor other
 processes blur it; what a backward pass needs besides is added by `overhead_bytes`.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,8 +23,8 @@ from turnpoint.training.packing import PackedStep
 from turnpoint.training.step import Trainer
 
 _SHORT = 128  # tokens of a short sequence: one block of attention, as the small trees of a real row are
-_SECONDS = 4.0  # that one measured row should take
-_FEWEST, _MOST = 64, 2048  # tokens of a measured row
+_SECONDS = 6.0  # that one measured row should take
+_FEW, _MANY = 64, 2048  # tokens of a measured row
 _OPTIMIZED = 1 << 22  # elements on which an update is timed
 
 
@@ -31,25 +32,49 @@ _OPTIMIZED = 1 << 22  # elements on which an update is timed
 class LinearCost:
     """A cost of packed rows."""
 
+    fixed: float  # of every row
     per_token: float
     per_score: float
 
     def of(self, row: RowSize) -> float:
         """Returns what `row` costs."""
-        return self.per_token * row.tokens + self.per_score * row.scores
+        return self.fixed + self.per_token * row.tokens + self.per_score * row.scores
 
 
-def fit(short: tuple[RowSize, float], long: tuple[RowSize, float]) -> LinearCost:
-    """Returns the cost that two measurements imply; noise never makes a part of it negative.
+def fit_bytes(short: tuple[RowSize, float], long: tuple[RowSize, float]) -> LinearCost:
+    """Returns the cost without a fixed part that two exact measurements imply.
 
-    >>> of = lambda tokens, scores: (RowSize(tokens=tokens, scores=scores), 2.0 * tokens + 0.5 * scores)
-    >>> fit(of(100, 1000), of(100, 9000))
-    LinearCost(per_token=2.0, per_score=0.5)
+    >>> def of(tokens, scores):
+    ...     return RowSize(tokens=tokens, scores=scores), 2.0 * tokens + 0.5 * scores
+    >>> fit_bytes(of(100, 1000), of(120, 9000))
+    LinearCost(fixed=0.0, per_token=2.0, per_score=0.5)
     """
-    (a, cost_a), (b, cost_b) = short, long
-    determinant = a.tokens * b.scores - b.tokens * a.scores
-    per_score = max(0.0, (a.tokens * cost_b - b.tokens * cost_a) / determinant) if determinant else 0.0
-    return LinearCost(per_token=max(0.0, (cost_a - per_score * a.scores) / a.tokens), per_score=per_score)
+    (a, bytes_a), (b, bytes_b) = short, long
+    per_score = (a.tokens * bytes_b - b.tokens * bytes_a) / (a.tokens * b.scores - b.tokens * a.scores)
+    return LinearCost(fixed=0.0, per_token=(bytes_a - per_score * a.scores) / a.tokens, per_score=per_score)
+
+
+def fit_seconds(
+    small: tuple[RowSize, float], short: tuple[RowSize, float], long: tuple[RowSize, float]
+) -> LinearCost:
+    """Returns the cost that three noisy measurements imply; no part of it is negative.
+
+    `short` and `long` have about the same tokens. What rows that do not differ cannot tell is put on tokens.
+
+    >>> def of(tokens, scores):
+    ...     return RowSize(tokens=tokens, scores=scores), 8 + 2.0 * tokens + 0.5 * scores
+    >>> fit_seconds(of(50, 500), of(100, 1000), of(100, 9000))
+    LinearCost(fixed=8.0, per_token=2.0, per_score=0.5)
+    """
+    per_score = _slope(short[0].scores, short[1], long[0].scores, long[1])
+    rest = [max(0.0, cost - per_score * size.scores) for size, cost in (small, short)]
+    per_token = _slope(small[0].tokens, rest[0], short[0].tokens, rest[1]) or rest[1] / short[0].tokens
+    fixed = max(0.0, rest[1] - per_token * short[0].tokens)
+    return LinearCost(fixed=fixed, per_token=per_token, per_score=per_score)
+
+
+def _slope(x: float, y: float, other_x: float, other_y: float) -> float:
+    return max(0.0, (other_y - y) / (other_x - x)) if other_x > x else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,25 +95,26 @@ def measure_training(
     a few seconds, as far as a small one can tell.
     """
 
-    def row(tokens: int, length: int) -> PackedStep:
-        length = min(length, tokens, context)
+    def measured(tokens: int, length: int) -> tuple[RowSize, float, int]:
         sampled = min(length - 1, max(1, round(trained * length)))
         shape = Shape(prompts=tokens // length, samples=1, prompt_tokens=length - sampled, new_tokens=sampled)
-        return pack_shape(shape, max_tokens=tokens, vocab_size=vocab_size, device=device)
+        step = pack_shape(shape, max_tokens=tokens, vocab_size=vocab_size, device=device)
+        return size_of(step.trees[0]), *_measured(trainer, step)
 
+    few = min(_FEW, context // 2 * 2)
     try:
-        first, _ = [_measured(trainer, row(_FEWEST, _SHORT)) for _ in range(2)][-1]  # the first one warms up
-        tokens = int(_FEWEST * _SECONDS / first)
-        tokens = max(_FEWEST, min(tokens, _MOST, most_tokens))
-        rows = [row(tokens, _SHORT), row(tokens, tokens)]
-        found = [(size_of(step.trees[0]), *_measured(trainer, step)) for step in rows]
+        one, _, one_saved = measured(few, few)  # also warms up
+        two, two_seconds, two_saved = measured(few, few // 2)
+        tokens = min(int(few * _SECONDS / two_seconds), _MANY, most_tokens) // _SHORT * _SHORT
+        small = two, two_seconds
+        short = measured(tokens, min(_SHORT, context))[:2] if tokens else small
+        long = measured(min(tokens, context), min(tokens, context))[:2] if tokens else small
     finally:
         trainer.zero_grad()
-    short, long = found
     return TrainingCost(
-        seconds=fit((short[0], short[1]), (long[0], long[1])),
-        saved_bytes=fit((short[0], short[2]), (long[0], long[2])),
-        tokens=tokens,
+        seconds=fit_seconds(small, short, long),
+        saved_bytes=fit_bytes((two, two_saved), (one, one_saved)),
+        tokens=tokens or few,
     )
 
 
@@ -141,5 +167,6 @@ def optimizer_seconds(elements: int, device: torch.device) -> float:
     weight = torch.zeros(some, device=device, requires_grad=True)
     weight.grad = torch.zeros_like(weight)
     adamw = torch.optim.AdamW([weight], fused=True)
-    adamw.step()  # makes its moments
-    return seconds_of(adamw.step) * elements / some
+    step = cast(Callable[[], object], adamw.step)
+    step()  # makes its moments
+    return seconds_of(step) * elements / some

@@ -54,8 +54,8 @@ def check_stop(config: RunConfig, *, tokenizer: Any, generation_config: Any) -> 
             shown = f'"{cut(closing, 40)}"' if closing else "nothing"
             return warning(
                 "stop",
-                f"the chat template ends a reply with {shown}, which is none of the stops ({listed}): a model "
-                f"that learned it runs on to the limit; add sampling.stop",
+                f"the chat template ends a reply with {shown}, which is none of the stops ({listed}): "
+                f"a model that learned it runs on to the limit; add sampling.stop",
             )
     return ok("stop", f"a turn ends with {listed}")
 
@@ -104,8 +104,8 @@ def check_vocabulary(*, tokenizer: Any, vocab_size: int, rows: int, largest_samp
     if unknown:
         return warning(
             "vocabulary",
-            f"{number(unknown)} ids below {number(vocab_size)} stand for no token of the tokenizer and can be "
-            f"sampled",
+            f"{number(unknown)} ids below {number(vocab_size)} stand for no token of the tokenizer, and can "
+            f"be sampled",
         )
     beyond = f"; the {plural(padded, 'padded row')} beyond are never sampled" if padded else ""
     return ok("vocabulary", f"{number(vocab_size)} ids of {plural(rows, 'row')}{beyond}")
@@ -123,7 +123,8 @@ def check_lengths(
     if len(lengths) < needed:
         return failed(
             "lengths",
-            f"{plural(len(lengths), 'problem')} left to train on, rollout.prompts_per_step = {needed}; {text}",
+            f"{plural(len(lengths), 'problem')} left to train on, but rollout.prompts_per_step = {needed}; "
+            f"{text}",
         )
     return warning("lengths", "; ".join([*dropped, text])) if dropped else ok("lengths", text)
 

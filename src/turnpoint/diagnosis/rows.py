@@ -68,8 +68,9 @@ def all_credits(group: Group) -> list[SegmentCredit]:
     """Returns credits under which every sampled token trains."""
     sampled = [segment for segment in group.tree.segments if segment.author is Author.POLICY]
     return [
-        SegmentCredit(segment=segment.id, weights=np.ones(len(segment)), advantages=np.ones(len(segment)))
+        SegmentCredit(segment=segment.id, weights=ones, advantages=ones)
         for segment in sampled
+        for ones in [np.ones(len(segment), dtype=np.float32)]
     ]
 
 
