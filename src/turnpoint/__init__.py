@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from turnpoint._lazy import lazy
 
 if TYPE_CHECKING:
+    from turnpoint.commands.doctor import doctor as doctor
     from turnpoint.commands.evaluate import evaluate as evaluate
     from turnpoint.commands.export import export as export
     from turnpoint.commands.resume import resume as resume
@@ -28,6 +29,7 @@ __all__ = [
     "SftConfig",
     "SftResult",
     "TrainResult",
+    "doctor",
     "evaluate",
     "export",
     "load_recipe",
@@ -45,6 +47,7 @@ __getattr__ = lazy(
         "SftConfig": "config",
         "SftResult": "commands.sft",
         "TrainResult": "commands.train",
+        "doctor": "commands.doctor",
         "evaluate": "commands.evaluate",
         "export": "commands.export",
         "load_recipe": "config",

@@ -77,6 +77,19 @@ def sft(
     run_sft(load_sft_recipe(recipe, overrides or ()))
 
 
+@app.command()
+def doctor(
+    recipe: Annotated[Path, typer.Argument(help="A recipe in YAML.")],
+    overrides: _Overrides = None,
+    seconds: Annotated[float, typer.Option(min=0.0, help="How long to sample rollouts, about.")] = 20.0,
+) -> None:
+    """Says whether a recipe will work here, in what memory and time; status 2 if it must not run."""
+    from turnpoint.commands.doctor import doctor as run_doctor
+    from turnpoint.config import load_recipe
+
+    raise typer.Exit(run_doctor(load_recipe(recipe, overrides or ()), seconds=seconds).exit_status)
+
+
 @app.command("eval")
 def evaluate(
     source: Annotated[Path, typer.Argument(help="A recipe, or a run folder for its latest checkpoint.")],

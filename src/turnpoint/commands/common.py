@@ -32,16 +32,15 @@ def read_policy(config: RunConfig, problems: Problems, terminal: Terminal) -> Po
 def model_facts(model: LoadedModel) -> ModelFacts:
     """Returns what a plan says about `model`."""
     adapter = model.adapter
-    trained = 0 if adapter is None else adapter.parameters
     return ModelFacts(
         name=model.source,
-        parameters=sum(weight.numel() for weight in model.decoder.model.parameters()) - trained,
+        parameters=model.parameters,
         dtype=model.dtype,
         device=str(model.decoder.device),
         context_length=model.context_length,
         adapter=None
         if adapter is None
-        else AdapterFacts(ranks=adapter.ranks, matrices=adapter.matrices, parameters=trained),
+        else AdapterFacts(ranks=adapter.ranks, matrices=adapter.matrices, parameters=adapter.parameters),
     )
 
 

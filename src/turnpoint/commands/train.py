@@ -30,6 +30,7 @@ from turnpoint.reports.plan import Plan, make_plan
 from turnpoint.reports.run_lock import locked
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.terminal import Terminal
+from turnpoint.reports.trackers import Trackers
 from turnpoint.rollout.evaluate import Evaluation
 from turnpoint.rollout.recorder import RolloutWriter
 from turnpoint.rollout.rollouter import Rollouter
@@ -79,10 +80,14 @@ def run(
     config: RunConfig, problems: Problems, folder: RunFolder, start: Start, terminal: Terminal
 ) -> TrainResult:
     """Trains from `start` to the last step; `folder` is locked."""
-    with open_verifier(config) as verifier:
+    with (
+        open_verifier(config) as verifier,
+        Trackers.of(config.trackers, folder=folder.path, say=terminal.line) as trackers,
+    ):
         policy = read_policy(config, problems, terminal)
         session = Session(config=config, policy=policy, verifier=verifier, terminal=terminal)
-        return asyncio.run(_Training(session=session, folder=folder).train(problems, start))
+        training = _Training(session=session, folder=folder, trackers=trackers)
+        return asyncio.run(training.train(problems, start))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,7 @@ class _Training:
 
     session: Session
     folder: RunFolder
+    trackers: Trackers
 
     async def train(self, problems: Problems, start: Start) -> TrainResult:
         """Checks, plans, trains and evaluates; saves what was learnt whatever ends it."""
@@ -106,6 +112,7 @@ class _Training:
         past = take_up(self.folder, start.position, Fingerprints.of(problems.examples, tasks, held_out))
         self._record(start, past)
         self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks)))
+        self.trackers.start()
         towards = make_reference(config, self.session.policy)  # of the model as it was before training
         trainer = make_trainer(config, self.session.policy)
         if start.state is not None:
@@ -114,6 +121,7 @@ class _Training:
         evaluations = _Evaluations(
             session=self.session,
             folder=self.folder,
+            trackers=self.trackers,
             trainer=trainer,
             tasks=held_out.tasks,
             by_step=past.evaluations,
@@ -225,6 +233,7 @@ class _Training:
             receiver=self.session.policy.engine,
             recorder=recorder,
             folder=self.folder,
+            trackers=self.trackers,
             terminal=self.session.terminal,
             limits=FindingLimits(
                 max_new_tokens=sampling.max_new_tokens,
@@ -243,6 +252,7 @@ class _Evaluations:
 
     session: Session
     folder: RunFolder
+    trackers: Trackers
     trainer: Trainer
     tasks: Sequence[Task]
     by_step: dict[int, Evaluation]
@@ -254,6 +264,7 @@ class _Evaluations:
             return
         self.by_step[step] = await self.session.evaluate(self.tasks, how, title)
         self.folder.append_evaluation(step, self.by_step[step])
+        self.trackers.evaluation(step, self.by_step[step])
         # The engine has cached these prompts, and what is cached is rounded as it was computed: a run that
         # goes on from here without evaluating must find the same engine, an empty one.
         publish(self.trainer, self.session.policy.engine, version=step)

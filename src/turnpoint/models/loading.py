@@ -30,6 +30,12 @@ class LoadedModel:
     dtype: str  # "float32" or "bfloat16"
     adapter: Adapter | None  # None: all weights are the model's own, and trained
 
+    @property
+    def parameters(self) -> int:
+        """How many weights the model has, an adapter left out; tied ones count once."""
+        everything = sum(weight.numel() for weight in self.decoder.model.parameters())
+        return everything - (self.adapter.parameters if self.adapter else 0)
+
 
 def load_model(
     path: str | Path,

@@ -35,10 +35,15 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 
 def end_of_turn(tokenizer: Any) -> int | None:
     """Returns the id that the template puts after the assistant's last reply; None when it puts none."""
+    closing, _ = split_end_of_turn(tokenizer, encode(tokenizer, reply_closing(tokenizer)))
+    return closing[-1] if closing else None
+
+
+def reply_closing(tokenizer: Any) -> str:
+    """Returns the text that the template puts after the assistant's last reply."""
     messages = [_QUESTION, _REPLY]
     text = _apply(tokenizer, messages, thinking=False, add_generation_prompt=False, tokenize=False)
-    closing, _ = split_end_of_turn(tokenizer, encode(tokenizer, text.partition(_REPLY.content)[2]))
-    return closing[-1] if closing else None
+    return text.partition(_REPLY.content)[2]
 
 
 def split_end_of_turn(tokenizer: Any, ids: Sequence[int]) -> tuple[list[int], list[int]]:

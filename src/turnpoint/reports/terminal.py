@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from turnpoint.diagnosis.checks import Diagnosis, Status
 from turnpoint.reports.completions import choose_samples, completions_table
 from turnpoint.reports.evaluation_table import evaluation_table, invalid_lines
 from turnpoint.reports.findings import Finding
@@ -32,6 +33,7 @@ from turnpoint.rollout.evaluate import Evaluation
 
 _PLAIN_WIDTH = 120
 _RAREST = 20  # heartbeats between lines of a long phase: a log is read later, and must stay readable
+_STYLES = {Status.OK: "green", Status.WARNING: "yellow", Status.FAILED: "red"}
 _REPEAT = 10  # steps after which an unchanged kind of finding is said again
 
 
@@ -69,11 +71,7 @@ class Terminal:
         self.line(f"turnpoint: {plan.name}", "bold")
         for label, lines in plan.entries:
             self._entry(label, lines)
-        self.line(
-            f"  first prompt, {plural(plan.first_prompt_tokens, 'token')}, as the model sees it:", "bold"
-        )
-        for line in plan.first_prompt:
-            self._hanging("  | ", line, "dim")
+        self._first_prompt(plan.first_prompt_tokens, plan.first_prompt)
 
     @contextmanager
     def phase(self, name: str, total: int | None = None) -> Generator[Phase]:
@@ -133,6 +131,15 @@ class Terminal:
         for line in invalid_lines(evaluation):
             self._hanging("  ! ", line, "yellow")
 
+    def diagnosis(self, diagnosis: Diagnosis) -> None:
+        """Writes what the model will be shown, a line for each check, and the verdict."""
+        self.line("")
+        self._first_prompt(diagnosis.first_prompt_tokens, diagnosis.first_prompt)
+        for check in diagnosis.checks:
+            lead = f"  {check.status:<8} {check.name:<18} "
+            self._hanging(lead, visible(check.text), _STYLES[check.status])
+        self.line(f"{diagnosis.name} {diagnosis.verdict}", "bold" if diagnosis.can_run else "bold red")
+
     # --- below: how it is written -------------------------------------------------------------------
 
     @property
@@ -151,6 +158,11 @@ class Terminal:
             return False
         self._said[finding.rule] = step
         return True
+
+    def _first_prompt(self, tokens: int, lines: Sequence[str]) -> None:
+        self.line(f"  first prompt, {plural(tokens, 'token')}, as the model sees it:", "bold")
+        for line in lines:
+            self._hanging("  | ", line, "dim")
 
     def _entry(self, label: str, lines: Sequence[str]) -> None:
         for index, line in enumerate(lines):

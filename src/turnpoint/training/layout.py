@@ -78,6 +78,11 @@ class TreeLayout(AttentionLayout):
         self._paths = [_piece_indices(block.spans, cuts) for block in self._blocks]
         self._masks: dict[int | None, list[Tensor]] = {}
 
+    @property
+    def scores(self) -> int:
+        """How many scores each query head computes in each layer: queries times keys, over all blocks."""
+        return sum((block.stop - block.start) * len(block.key_positions) for block in self._blocks)
+
     def attend(self, call: AttentionCall) -> Tensor:
         """Returns the attention output, [H, T, D]."""
         # split and cat, because their backward writes each gradient once; slices would each fill a row

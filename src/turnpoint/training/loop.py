@@ -23,6 +23,7 @@ from turnpoint.reports.phase import Phase
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.step import StepReport, make_step_report
 from turnpoint.reports.terminal import Terminal
+from turnpoint.reports.trackers import Trackers
 from turnpoint.rollout.recorder import RolloutWriter
 from turnpoint.rollout.refill import Collected, Refill, collect_step
 from turnpoint.rollout.rollouter import Rollouter
@@ -51,6 +52,7 @@ class Loop:
     receiver: WeightReceiver
     recorder: RolloutWriter
     folder: RunFolder
+    trackers: Trackers
     terminal: Terminal
     limits: FindingLimits
     learned: Callable[[int], None]  # told how many batches were learned from, before anything can fail
@@ -88,6 +90,7 @@ class Loop:
             first=index == 0,
         )
         self.folder.append_step(report)
+        self.trackers.step(report)
         self.terminal.step(report)
         return report
 

@@ -1,0 +1,152 @@
+"""Memory and time of a recipe: what is measured on the live model, put together."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from turnpoint.assemble import Policy
+from turnpoint.config import RunConfig
+from turnpoint.diagnosis.checks import Check, failed, warning
+from turnpoint.diagnosis.clock import Clock, check_time
+from turnpoint.diagnosis.cost import (
+    TrainingCost,
+    measure_training,
+    optimizer_seconds,
+    overhead_bytes,
+    seconds_of,
+)
+from turnpoint.diagnosis.memory import Needs, check_memory, gigabytes
+from turnpoint.diagnosis.rollouts import share_with_signal
+from turnpoint.diagnosis.room import Room
+from turnpoint.diagnosis.rows import Shape
+from turnpoint.diagnosis.sampling import Sample, Speed
+from turnpoint.engine.span import CacheShape
+from turnpoint.engine.weights import weights_checksum
+from turnpoint.training.step import Trainer
+
+_SLACK_CPU, _SLACK_GPU = 1.35, 1.1  # held by the allocator for each byte that autograd saves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What memory and time are reckoned from."""
+
+    config: RunConfig
+    policy: Policy
+    trainer: Trainer
+    room: Room | None
+    resident: int  # bytes after loading, before anything was sampled
+    trained: int  # weights that are trained
+
+    @staticmethod
+    def begin(config: RunConfig, policy: Policy, trainer: Trainer, room: Room | None) -> Budget:
+        """Takes note of what is held before anything was sampled."""
+        masters = [value for name, value in trainer.state_dict().items() if name.startswith("master.")]
+        return Budget(
+            config=config,
+            policy=policy,
+            trainer=trainer,
+            room=room,
+            resident=room.used() if room else 0,
+            trained=sum(master.numel() for master in masters),
+        )
+
+    def checks(
+        self, found: Sample, speed: Speed, *, median_prompt: int, longest_prompt: int, held_out: int
+    ) -> list[Check]:
+        """Memory, then time. Where weights and moments alone do not fit, nothing more is measured."""
+        if self.room is not None:
+            least, capacity = self.resident + 3 * 4 * self.trained, self.room.capacity()
+            if least > capacity:
+                text = (
+                    f"weights, masters, gradients and moments alone take {gigabytes(least)} of "
+                    f"{gigabytes(capacity)}; train an adapter (model.adapter.rank=16) or take a smaller model"
+                )
+                return [failed("memory", text)]
+        cost = self._training_cost(median_prompt, found)
+        return [
+            self._memory(cost, longest_prompt, held_out),
+            self._time(cost, found, speed, median_prompt),
+        ]
+
+    def _training_cost(self, median_prompt: int, found: Sample) -> TrainingCost:
+        model, sampled = self.policy.model, statistics.fmean(found.lengths)
+        step = self.config.rollout
+        new = step.samples_per_prompt * sampled
+        return measure_training(
+            self.trainer,
+            most_tokens=self.config.training.micro_batch_tokens,
+            context=model.context_length,
+            trained=new / (median_prompt + new),
+            vocab_size=model.decoder.vocab_size,
+            device=model.decoder.device,
+        )
+
+    def _memory(self, cost: TrainingCost, longest_prompt: int, held_out: int) -> Check:
+        if self.room is None:
+            return warning("memory", f"not measured: no way to on {self.policy.model.decoder.device}")
+        return check_memory(self.needs(cost, longest_prompt, held_out), capacity=self.room.capacity())
+
+    def needs(self, cost: TrainingCost, longest_prompt: int, held_out: int) -> Needs:
+        """Returns what decides the peak of memory."""
+        config, decoder = self.config, self.policy.model.decoder
+        state, how = CacheShape.of(decoder), config.evaluation
+        new, attempts = config.sampling.max_new_tokens, 1 + how.samples if how else 0
+        values = sum(layer.heads * (layer.key_dim + layer.value_dim) for layer in state.layers)
+        item = decoder.dtype.itemsize
+        copied = config.kl is not None and config.kl.reference.kind != "base" and config.model.adapter is None
+        return Needs(
+            resident=self.resident,
+            trained=4 * self.trained,
+            references=item * self.policy.model.parameters if copied else 0,
+            shape=self._shape(longest_prompt, new),
+            evaluation_tokens=held_out * (longest_prompt + attempts * new) if how else 0,
+            evaluation_rollouts=held_out * attempts,
+            cache_tokens=config.engine.cache_tokens,
+            max_running=config.engine.max_running,
+            micro_batch_tokens=config.training.micro_batch_tokens,
+            token_state=item * (values + state.hidden_dim),
+            vocab_size=decoder.vocab_size,
+            saved=cost.saved_bytes,
+            overhead=overhead_bytes(
+                head_chunk=config.training.head_chunk_tokens,
+                vocab_size=decoder.vocab_size,
+                hidden_dim=state.hidden_dim,
+                itemsize=item,
+            ),
+            slack=_SLACK_GPU if decoder.device.type == "cuda" else _SLACK_CPU,
+        )
+
+    def _time(self, cost: TrainingCost, found: Sample, speed: Speed, median_prompt: int) -> Check:
+        config, decoder = self.config, self.policy.model.decoder
+        clock = Clock(
+            speed=speed,
+            training=cost.seconds,
+            optimizer=optimizer_seconds(self.trained, decoder.device),
+            publish=2 * seconds_of(lambda: weights_checksum(self.trainer.publish())),  # sender and receiver
+        )
+        share, refill = share_with_signal(found), config.rollout.refill
+        rounds = refill.rounds + 1 if refill else 1
+        mean, new = statistics.fmean(found.lengths), config.sampling.max_new_tokens
+        prompts = config.rollout.prompts_per_step
+        expected = clock.run(
+            config,
+            self._shape(median_prompt, max(1, round(mean))),
+            packed=1.0 if refill else share,
+            decode_steps=found.seconds / speed.decode_step if len(found.groups) == prompts else mean,
+            draws=min(rounds, 1 / max(share, 1e-9)) if refill else 1.0,
+        )
+        longest = clock.run(
+            config, self._shape(median_prompt, new), packed=1.0, decode_steps=new, draws=rounds
+        )
+        return check_time(expected if found.whole else None, longest, steps=config.training.steps)
+
+    def _shape(self, prompt_tokens: int, new_tokens: int) -> Shape:
+        rollout = self.config.rollout
+        return Shape(
+            prompts=rollout.prompts_per_step,
+            samples=rollout.samples_per_prompt,
+            prompt_tokens=prompt_tokens,
+            new_tokens=new_tokens,
+        )
