@@ -18,12 +18,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.recipe import write_tiny_recipe
+from tests.runs import state_bytes
 from tests.tiny import save_tiny_model
 from turnpoint import cli
 from turnpoint.errors import RunFolderError
 from turnpoint.reports.run_log import RunFolder, read_metrics
 from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout import read_groups
+from turnpoint.training import checkpoint
 from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
 
 
@@ -269,7 +271,7 @@ def test_a_run_folder_that_cannot_be_written_is_refused(turnpoint: Command, reci
     assert "run folder" in answer.err
 
 
-@pytest.mark.parametrize("command", [("eval",), ("export",)])
+@pytest.mark.parametrize("command", [("eval",), ("export",), ("train",)])
 def test_a_folder_that_is_no_run_is_refused(
     turnpoint: Command, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
@@ -277,6 +279,49 @@ def test_a_folder_that_is_no_run_is_refused(
     answer = turnpoint(*command, tmp_path, *extra)
     assert answer.status == 2
     assert "recipe" in answer.err
+
+
+def test_a_run_folder_goes_on(turnpoint: Command, recipe: Path) -> None:
+    assert turnpoint("train", recipe).status == 0
+    run = recipe.parent / "runs" / "tiny"
+    complete = turnpoint("train", run)
+    assert complete.status == 0
+    assert len(complete.out.splitlines()) == 1
+    assert "is complete: 2 of 2 steps" in complete.out
+    refused = turnpoint("train", run, "seed=3")
+    assert refused.status == 2
+    assert len(refused.err.splitlines()) == 1
+    assert "seed: a run that goes on keeps its recipe" in refused.err
+    more = turnpoint("train", run, "training.steps=3")
+    assert more.status == 0, more.err
+    assert f"goes on after step 2 of 3, from checkpoint {run}" in more.out
+    assert [step.step for step in read_metrics(run / "metrics.jsonl")] == [1, 2, 3]
+
+
+def test_a_full_disk_while_saving_is_one_line_and_the_run_can_go_on(
+    turnpoint: Command, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = ["training.save_every=1", "training.steps=3", "evaluation=null"]
+    writer: Any = checkpoint.safetensors.torch
+    save_file = writer.save_file
+
+    def full_from_the_second_on(tensors: Any, path: Path) -> None:
+        if "step-00000001" not in str(path):
+            path.write_bytes(b"half of it")
+            raise OSError(28, "No space left on device")
+        save_file(tensors, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(writer, "save_file", full_from_the_second_on)
+        answer = turnpoint("train", recipe, *changes)
+    run = recipe.parent / "runs" / "tiny"
+    assert answer.status == 2
+    assert len(answer.err.splitlines()) == 1
+    assert "step-00000002 cannot be written: [Errno 28] No space left on device" in answer.err
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000001"]
+    assert turnpoint("train", run).status == 0
+    assert turnpoint("train", recipe, *changes).status == 0
+    assert state_bytes(run) == state_bytes(run.with_name("tiny-2"))
 
 
 def test_engine_and_trainer_that_disagree_stop_before_the_weights_move(
@@ -385,3 +430,6 @@ def test_a_name_that_is_no_run_is_said_to_be_none(turnpoint: Command, tmp_path: 
 def test_the_version(turnpoint: Command) -> None:
     answer = turnpoint("--version")
     assert (answer.status, answer.out) == (0, "turnpoint 0.1.0\n")
+
+    loaded = load_checkpoint(saved)
+    assert loaded.step == int(loaded.state["steps"]) == 1

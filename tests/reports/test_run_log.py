@@ -1,7 +1,11 @@
 """A run's files: what is written can be read, also after a crash."""
 
+import importlib.metadata
 import json
 import math
+import os
+import platform
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +15,16 @@ from turnpoint.config import load_recipe, parse_recipe
 from turnpoint.errors import RunFolderError
 from turnpoint.metrics import Max, Mean, Quantile, Sum
 from turnpoint.reports.findings import FindingLimits
-from turnpoint.reports.run_log import RunFolder, describe_environment, read_lines, read_metrics
+from turnpoint.reports.run_log import (
+    RunFolder,
+    describe_environment,
+    read_evaluations,
+    read_lines,
+    read_metrics,
+)
 from turnpoint.reports.step import StepReport, make_step_report
+from turnpoint.rollout.evaluate import Attempt, Outcome
+from turnpoint.types import FinishReason, Verdict
 
 
 def report_of(step: int) -> StepReport:
@@ -141,6 +153,74 @@ def test_evaluations_are_appended(tmp_path: Path) -> None:
     folder.append_evaluation(20, make_evaluation([1.0, 1.0]))
     rows = [row for _, row in read_lines(folder.evaluations)]
     assert [(row["step"], row["greedy"]["accuracy"]) for row in rows] == [(0, 0.5), (20, 1.0)]
+
+
+def test_evaluations_come_back_equal(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "demo")
+    assert read_evaluations(folder.evaluations) == {}
+    verdict = Verdict.scored(0.5, reason="half", feedback="almost", parts={"form": 1.0})
+    attempt = Attempt(text="\ud800 7\n", tokens=4, finish=FinishReason.LENGTH, verdict=verdict)
+    first = make_evaluation([0.0, "no answer"], [[0.0, 1.0], [1.0, "timeout"]])
+    first = replace(
+        first, outcomes=(*first.outcomes, Outcome(task_id="x", greedy=attempt, sampled=(attempt,)))
+    )
+    last = make_evaluation([1.0, 1.0])
+    folder.append_evaluation(0, first)
+    folder.append_evaluation(20, last)
+    with folder.evaluations.open("a") as file:
+        file.write('{"step": 30')
+    assert read_evaluations(folder.evaluations) == {0: first, 20: last}
+
+
+@pytest.mark.parametrize("row", ["{}", '{"step": 1, "outcomes": [1]}', '{"step": 1, "outcomes": 3}'])
+def test_a_line_that_is_no_evaluation_is_named(tmp_path: Path, row: str) -> None:
+    (tmp_path / "evaluations.jsonl").write_text(f"{row}\n")
+    with pytest.raises(RunFolderError, match=r"evaluations\.jsonl, line 1: not an evaluation"):
+        read_evaluations(tmp_path / "evaluations.jsonl")
+
+
+def test_a_run_that_has_begun_is_found(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "demo")
+    for nothing in (tmp_path / "absent", tmp_path, folder.path):
+        with pytest.raises(RunFolderError, match=f"{nothing} is no run folder"):
+            RunFolder.open(nothing)
+    folder.write_recipe(parse_recipe({"tasks": {"kind": "reasoning_gym", "name": "chain_sum"}}))
+    assert RunFolder.open(folder.path) == folder
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_recipe_is_never_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    folder = RunFolder.create(tmp_path, "demo")
+    config = parse_recipe({"tasks": {"kind": "reasoning_gym", "name": "chain_sum"}})
+    folder.write_recipe(config)
+
+    def crash(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, call, crash)
+    with pytest.raises(RunFolderError, match=r"recipe\.yaml.*: No space left on device"):
+        folder.write_recipe(config.model_copy(update={"seed": 7}))
+    assert load_recipe(folder.recipe) == config
+
+
+def test_what_a_run_runs_on_is_written_once_and_then_compared(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "demo")
+    assert folder.write_environment(device="cpu") == []
+    written = folder.environment.read_text()
+    assert folder.write_environment(device="cpu") == []
+    assert folder.write_environment(device="cuda:0") == ["device cpu then, cuda:0 now"]
+    assert folder.environment.read_text() == written
+    content = json.loads(written)
+    del content["packages"]["torch"]
+    content["python"] = "2.7"
+    folder.environment.write_text(json.dumps(content))
+    assert folder.write_environment(device="cpu") == [
+        f"python 2.7 then, {platform.python_version()} now",
+        f"torch None then, {importlib.metadata.version('torch')} now",
+    ]
+    folder.environment.write_text("[")
+    with pytest.raises(RunFolderError, match=r"environment\.json: not JSON"):
+        folder.write_environment(device="cpu")
 
 
 def test_the_environment(tmp_path: Path) -> None:

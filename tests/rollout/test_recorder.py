@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import resource
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.disk import file_size_limit
 from tests.records import TASK, branched_group, flat_group
 from turnpoint.errors import RunFolderError
 from turnpoint.rollout import RolloutWriter, read_groups
-from turnpoint.rollout.recorder import _decode, _encode  # pyright: ignore[reportPrivateUsage]
+from turnpoint.rollout.recorder import _decode, _encode, step_of_group  # pyright: ignore[reportPrivateUsage]
 from turnpoint.types import (
     Account,
     Author,
@@ -235,17 +233,6 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         RolloutWriter(tmp_path)
 
 
-@contextmanager
-def file_size_limit(limit: int) -> Generator[None]:
-    """A full disk, as one process can have it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_full_disk_loses_nothing_already_written(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
     with RolloutWriter(path) as writer:
@@ -280,3 +267,14 @@ def test_finish_reasons_stay_themselves(tmp_path: Path) -> None:
     write(tmp_path / "r", branched_group())
     (back,) = read_groups(tmp_path / "r")
     assert [member.finish for member in back.members].count(FinishReason.LENGTH) == 1
+
+
+@pytest.mark.parametrize("step", [0, 7, 120])
+def test_the_step_of_a_line_is_that_of_its_group(step: int) -> None:
+    assert step_of_group(_encode(dataclasses.replace(SOLVED, id=f"{step}/31"))) == step
+
+
+@pytest.mark.parametrize("line", [b"", b"{}", b'{"format":1,"id":"a/0"}', b'{"step": 3}', b"\xff\0"])
+def test_a_line_that_is_no_group_has_no_step(line: bytes) -> None:
+    with pytest.raises(ValueError, match="no recorded group"):
+        step_of_group(line)

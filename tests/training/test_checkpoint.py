@@ -8,11 +8,19 @@ from typing import Any
 import pytest
 import torch
 
+from tests.disk import file_size_limit
 from tests.tiny import tiny_model
 from tests.training.groups import FORKED, TURNS, make_item, pack
 from turnpoint.errors import RunFolderError
 from turnpoint.models.decoder import Decoder
-from turnpoint.training import Checkpoint, Trainer, latest_checkpoint, load_checkpoint, save_checkpoint
+from turnpoint.training import (
+    Checkpoint,
+    Trainer,
+    latest_checkpoint,
+    load_checkpoint,
+    load_latest,
+    save_checkpoint,
+)
 
 
 def make_trainer(dtype: torch.dtype = torch.float32) -> Trainer:
@@ -83,7 +91,7 @@ def test_an_interrupted_save_leaves_the_earlier_one_and_no_trace(
         patched.setattr(Path, call, crash, raising=False)
         with pytest.raises(RunFolderError, match="step-00000002 cannot be written: No space left"):
             save_checkpoint(tmp_path, small(2))
-    assert latest_checkpoint(tmp_path) == earlier
+    assert [it.name for it in tmp_path.iterdir()] == [earlier.name]
     later = save_checkpoint(tmp_path, small(3))
     assert {it.name for it in tmp_path.iterdir()} == {earlier.name, later.name}
 
@@ -95,15 +103,78 @@ def test_what_json_cannot_hold_is_refused_before_anything_counts(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["state.safetensors", "checkpoint.json"])
-@pytest.mark.parametrize("damage", ["absent", "torn"])
+@pytest.mark.parametrize("damage", ["absent", "torn", "flipped", "empty", "other"])
 def test_a_damaged_checkpoint_is_one_error(tmp_path: Path, name: str, damage: str) -> None:
     path = save_checkpoint(tmp_path, small())
     content = (path / name).read_bytes()
     (path / name).unlink()
-    if damage == "torn":
-        (path / name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(RunFolderError, match="cannot be read"):
+    match damage:
+        case "torn":
+            (path / name).write_bytes(content[: len(content) // 2])
+        case "flipped":  # the last bit of a weight, or the brace that ends the header
+            (path / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        case "empty":
+            (path / name).write_bytes(b"")
+        case "other":
+            (path / name).write_text('["another file"]')
+        case _:
+            pass
+    with pytest.raises(RunFolderError, match="cannot be read: ") as caught:
         load_checkpoint(path)
+    assert "\n" not in str(caught.value)
+
+    said: list[str] = []
+    assert load_latest(tmp_path, skipped=said.append) is None
+    earlier = save_checkpoint(tmp_path, small(2))
+    found = load_latest(tmp_path, skipped=said.append)
+    assert found is not None
+    assert (found[0], found[1].step) == (earlier, 2)
+    assert said == [f"{caught.value}; skipped"] * 2
+
+
+def test_a_checkpoint_of_before_is_told_from_a_broken_one(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path, small())
+    (path / "checkpoint.json").write_text('{"step": 3, "metadata": {}}')
+    with pytest.raises(RunFolderError, match=r"checkpoint\.json lacks 'state'"):
+        load_checkpoint(path)
+
+
+def test_a_full_disk_leaves_the_earlier_ones_and_no_trace(tmp_path: Path) -> None:
+    earlier = save_checkpoint(tmp_path, small(1))
+    large = replace(small(2), state={"w": torch.ones(1 << 16)})
+    with (
+        file_size_limit(1 << 16),
+        pytest.raises(RunFolderError, match="step-00000002 cannot be written: ") as caught,
+    ):
+        save_checkpoint(tmp_path, large)
+    assert "\n" not in str(caught.value)
+    assert [it.name for it in tmp_path.iterdir()] == [earlier.name]
+    assert load_checkpoint(earlier).step == 1
+    save_checkpoint(tmp_path, large)
+
+
+def test_what_a_kill_left_is_ignored_and_removed(tmp_path: Path) -> None:
+    earlier = save_checkpoint(tmp_path, small(1))
+    for left in (".step-00000002-partial", ".step-00000001-replaced"):
+        (tmp_path / left).mkdir()
+        (tmp_path / left / "state.safetensors").write_bytes(b"half")
+    found = load_latest(tmp_path, skipped=pytest.fail)
+    assert found is not None
+    assert found[0] == latest_checkpoint(tmp_path) == earlier
+    later = save_checkpoint(tmp_path, small(2))
+    assert {it.name for it in tmp_path.iterdir()} == {earlier.name, later.name}
+
+
+def test_a_second_ctrl_c_while_saving_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path, small(1))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_state_on_no_disk_is_refused(tmp_path: Path) -> None:

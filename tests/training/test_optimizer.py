@@ -92,6 +92,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(dtype: torch.dtype, bad: 
     with pytest.raises(TrainingError, match=r"12 of 12 elements of the gradient of 0\.weight are not finite"):
         optimizer.step()
     assert same(values(net), before)
+    assert optimizer.steps == 0  # nor has the schedule moved
     loss(net).backward()  # what was dropped does not come back
     assert math.isfinite(optimizer.step()["grad_norm"].value or math.nan)
 
@@ -169,6 +170,18 @@ def test_the_state_of_another_model_is_refused() -> None:
         optimizer.load_state_dict({**state, "master.2.weight": torch.zeros(1)})
     del state["master.0.bias"]
     with pytest.raises(TrainingError, match=r"master\.0\.bias"):
+        optimizer.load_state_dict(state)
+
+
+@pytest.mark.parametrize("moment", ["exp_avg", "exp_avg_sq", "step"])
+def test_a_state_that_lacks_a_moment_is_refused(moment: str) -> None:
+    net = model()
+    optimizer = MasterAdamW(net, learning_rate=0.01)
+    loss(net).backward()
+    optimizer.step()
+    state = optimizer.state_dict()
+    del state[f"{moment}.0.weight"]
+    with pytest.raises(TrainingError, match=rf"state of another model: {moment}\.0\.weight"):
         optimizer.load_state_dict(state)
 
 
