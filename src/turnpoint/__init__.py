@@ -10,6 +10,8 @@ from turnpoint._lazy import lazy
 if TYPE_CHECKING:
     from turnpoint.commands.evaluate import evaluate as evaluate
     from turnpoint.commands.export import export as export
+    from turnpoint.commands.filter import FilterResult as FilterResult
+    from turnpoint.commands.filter import filter_tasks as filter_tasks
     from turnpoint.commands.sft import SftResult as SftResult
     from turnpoint.commands.sft import sft as sft
     from turnpoint.commands.train import TrainResult as TrainResult
@@ -23,12 +25,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "FilterResult",
     "RunConfig",
     "SftConfig",
     "SftResult",
     "TrainResult",
     "evaluate",
     "export",
+    "filter_tasks",
     "load_recipe",
     "load_sft_recipe",
     "parse_recipe",
@@ -39,12 +43,14 @@ __all__ = [
 __getattr__ = lazy(
     __name__,
     {
+        "FilterResult": "commands.filter",
         "RunConfig": "config",
         "SftConfig": "config",
         "SftResult": "commands.sft",
         "TrainResult": "commands.train",
         "evaluate": "commands.evaluate",
         "export": "commands.export",
+        "filter_tasks": "commands.filter",
         "load_recipe": "config",
         "load_sft_recipe": "config",
         "parse_recipe": "config",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.tiny import tiny_decoder, tiny_model
-from tests.training.groups import gradients, relative_difference
+from tests.training.groups import gradients, listed, relative_difference
 from turnpoint.losses import cross_entropy_loss
 from turnpoint.metrics import metric_values
 from turnpoint.models.demonstration import Demonstration
@@ -105,8 +105,9 @@ def test_an_example_trains_its_solution_once_and_its_prompt_never() -> None:
     step = pack_examples(EXAMPLES, max_tokens=1000)
     assert step.trained_tokens == step.denominator == sum(solution for _, solution in SIZES)
     (tree,) = step.trees
-    trained = Counter(tree.targets.tolist())
-    assert trained == Counter(int(token) for it in EXAMPLES for token in it.demonstration.token_ids)
+    assert Counter(listed(tree.targets)) == Counter(
+        int(token) for it in EXAMPLES for token in it.demonstration.token_ids
+    )
 
 
 def test_a_given_text_is_a_point_mass() -> None:
