@@ -403,8 +403,8 @@ def test_a_step_that_cannot_be_told_of_is_saved_under_its_own_number(
     assert turnpoint("train", recipe, "evaluation=null").status == 2
     saved = latest_checkpoint(recipe.parent / "runs" / "tiny" / "checkpoints")
     assert saved is not None
-    checkpoint = load_checkpoint(saved)
-    assert checkpoint.step == int(checkpoint.state["steps"]) == 1
+    loaded = load_checkpoint(saved)
+    assert loaded.step == int(loaded.state["steps"]) == 1
 
 
 def test_problems_that_a_run_trained_on_are_not_called_held_out(turnpoint: Command, recipe: Path) -> None:
@@ -430,6 +430,3 @@ def test_a_name_that_is_no_run_is_said_to_be_none(turnpoint: Command, tmp_path: 
 def test_the_version(turnpoint: Command) -> None:
     answer = turnpoint("--version")
     assert (answer.status, answer.out) == (0, "turnpoint 0.1.0\n")
-
-    loaded = load_checkpoint(saved)
-    assert loaded.step == int(loaded.state["steps"]) == 1

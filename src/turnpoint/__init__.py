@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from turnpoint.commands.doctor import doctor as doctor
     from turnpoint.commands.evaluate import evaluate as evaluate
     from turnpoint.commands.export import export as export
+    from turnpoint.commands.filter import FilterResult as FilterResult
+    from turnpoint.commands.filter import filter_tasks as filter_tasks
     from turnpoint.commands.resume import resume as resume
     from turnpoint.commands.sft import SftResult as SftResult
     from turnpoint.commands.sft import sft as sft
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "FilterResult",
     "RunConfig",
     "SftConfig",
     "SftResult",
@@ -32,6 +35,7 @@ __all__ = [
     "doctor",
     "evaluate",
     "export",
+    "filter_tasks",
     "load_recipe",
     "load_sft_recipe",
     "parse_recipe",
@@ -43,6 +47,7 @@ __all__ = [
 __getattr__ = lazy(
     __name__,
     {
+        "FilterResult": "commands.filter",
         "RunConfig": "config",
         "SftConfig": "config",
         "SftResult": "commands.sft",
@@ -50,6 +55,7 @@ __getattr__ = lazy(
         "doctor": "commands.doctor",
         "evaluate": "commands.evaluate",
         "export": "commands.export",
+        "filter_tasks": "commands.filter",
         "load_recipe": "config",
         "load_sft_recipe": "config",
         "parse_recipe": "config",

@@ -101,6 +101,23 @@ def evaluate(
     run_evaluation(source, overrides or ())
 
 
+@app.command("filter")
+def filter_command(
+    recipe: Annotated[Path, typer.Argument(help="A recipe in YAML.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT.jsonl", help="Where the kept problems go.")],
+    overrides: _Overrides = None,
+    minimum: Annotated[float, typer.Option("--min", help="Lowest pass rate that is kept.")] = 0.1,
+    maximum: Annotated[float, typer.Option("--max", help="Highest pass rate that is kept.")] = 0.9,
+    samples: Annotated[int, typer.Option(help="Rollouts for each problem.")] = 8,
+) -> None:
+    """Keeps the problems that the policy solves sometimes, never and always left out."""
+    from turnpoint.commands.filter import filter_tasks
+    from turnpoint.config import load_recipe
+
+    config = load_recipe(recipe, overrides or ())
+    filter_tasks(config, out, minimum=minimum, maximum=maximum, samples=samples)
+
+
 @app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],

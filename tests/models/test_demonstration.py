@@ -131,7 +131,7 @@ def test_a_model_that_cannot_end_a_reply_is_refused() -> None:
 # --- few-shot -----------------------------------------------------------------------------------
 
 
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "closing": {"template": "Q: {question}\nA: {answer}\n"},
     "own mark": {"separator": "###\n"},
