@@ -14,7 +14,7 @@ from turnpoint.diagnosis.prompts import check_lengths, check_stop, check_templat
 from turnpoint.models.renderer import ChatRenderer, FewShotRenderer
 from turnpoint.types import Message, Task
 
-FEW_SHOT = {"kind": "few_shot", "shots": 1}
+FEW_SHOT: dict[str, Any] = {"kind": "few_shot", "shots": 1}
 TASKS = {"kind": "jsonl", "path": "rows.jsonl"}
 NO_EOS = SimpleNamespace(eos_token_id=None)
 
