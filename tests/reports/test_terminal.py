@@ -11,6 +11,7 @@ from rich.console import Console
 
 from tests.reports.samples import make_evaluation, make_group
 from turnpoint.config import parse_recipe
+from turnpoint.diagnosis.checks import Diagnosis, failed, ok, warning
 from turnpoint.metrics import Mean
 from turnpoint.reports.comparison import compare
 from turnpoint.reports.completions import choose_samples
@@ -230,6 +231,35 @@ def test_warnings_and_notes_are_told_apart() -> None:
         [Finding(rule="a", text="act", warning=True), Finding(rule="b", text="note", warning=False)]
     )
     assert stream.getvalue() == "  ! act\n  - note\n"
+
+
+def diagnosis_of(text: str) -> Diagnosis:
+    checks = (ok("stop", text), warning("log-probabilities", text), failed("memory", text))
+    return Diagnosis(name="tiny", checks=checks, first_prompt=("<s>3 + 4 =",), first_prompt_tokens=4)
+
+
+def test_a_diagnosis_is_a_line_for_each_check_and_the_verdict() -> None:
+    stream = io.StringIO()
+    Terminal(pipe(stream)).diagnosis(diagnosis_of("x" * 200))
+    assert stream.getvalue().splitlines() == [
+        "",
+        "  first prompt, 4 tokens, as the model sees it:",
+        "  | <s>3 + 4 =",
+        "  ok       stop               " + "x" * 200,
+        "  warning  log-probabilities  " + "x" * 200,
+        "  failed   memory             " + "x" * 200,
+        "tiny must not run: memory",
+    ]
+    assert diagnosis_of("").exit_status == 2
+
+
+def test_a_diagnosis_on_a_terminal_keeps_its_columns() -> None:
+    stream = io.StringIO()
+    Terminal(screen(stream, 60)).diagnosis(diagnosis_of("word \x1b[2J" * 20))
+    shown = re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue())
+    assert "\x1b" not in shown
+    assert all(cell_len(line) <= 60 for line in shown.splitlines())
+    assert all(line.startswith(" " * 30) for line in shown.splitlines()[4:7])
 
 
 def test_completions_come_every_few_steps() -> None:

@@ -8,7 +8,7 @@ from turnpoint.assemble import open_verifier
 from turnpoint.commands.common import read_policy, read_problems
 from turnpoint.config import RunConfig
 from turnpoint.diagnosis.checks import Diagnosis
-from turnpoint.diagnosis.examine import Subject, examine
+from turnpoint.diagnosis.examination import Subject, examine
 from turnpoint.diagnosis.room import room_of
 from turnpoint.reports.terminal import Terminal
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from turnpoint.diagnosis.checks import Check as Check
     from turnpoint.diagnosis.checks import Diagnosis as Diagnosis
     from turnpoint.diagnosis.checks import Status as Status
-    from turnpoint.diagnosis.examine import Subject as Subject
-    from turnpoint.diagnosis.examine import examine as examine
+    from turnpoint.diagnosis.examination import Subject as Subject
+    from turnpoint.diagnosis.examination import examine as examine
 
 __all__ = ["Check", "Diagnosis", "Status", "Subject", "examine"]
 __getattr__ = lazy(
@@ -21,7 +21,7 @@ __getattr__ = lazy(
         "Check": "checks",
         "Diagnosis": "checks",
         "Status": "checks",
-        "Subject": "examine",
-        "examine": "examine",
+        "Subject": "examination",
+        "examine": "examination",
     },
 )

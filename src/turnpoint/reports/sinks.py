@@ -121,7 +121,9 @@ class TrackioSink:
     def start(self) -> None:
         """Opens the run, or the one that this folder's run began before."""
         name = f"{self._folder.name}-{_run_id(self._folder / 'trackio-id')}"
-        self._run = self._package().init(project=self._project, name=name, resume="allow")
+        self._run = self._package().init(
+            project=self._project, name=name, resume="allow", auto_log_gpu=False, auto_log_cpu=False
+        )
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
         """Queues the figures; trackio itself writes them within a second."""

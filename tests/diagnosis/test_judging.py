@@ -1,0 +1,103 @@
+"""Gold answers of the whole dataset, and whether a wrong one is told from them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.diagnosis.subjects import silent
+from turnpoint.config import FunctionVerifierConfig, MathVerifierConfig
+from turnpoint.diagnosis import Check, Status
+from turnpoint.diagnosis.judging import check_gold_answers, check_wrong_answers
+from turnpoint.tasks import Dataset
+from turnpoint.tasks.dataset import ReadReport
+from turnpoint.types import Message, Task, Verdict
+from turnpoint.verifiers import MathVerifier
+
+
+def dataset(*answers: str, name: str = "rows") -> Dataset:
+    tasks = tuple(
+        Task(id=f"{name}/{index}", messages=(Message(role="user", content=f"{index}?"),), answer=answer)
+        for index, answer in enumerate(answers)
+    )
+    report = ReadReport(source=name, format="plain", rows=len(tasks), kept=len(tasks))
+    return Dataset(name=name, tasks=tasks, report=report)
+
+
+def gold(*parts: Dataset) -> tuple[list[Dataset], Check]:
+    with MathVerifier(timeout=10.0, workers=1) as verifier:
+        return asyncio.run(check_gold_answers(parts, verifier, silent()))
+
+
+def test_all_parts_of_the_dataset_are_looked_at() -> None:
+    usable, found = gold(dataset("1", "2", "3"), dataset("4", name="held out"))
+    assert [len(part.tasks) for part in usable] == [3, 1]
+    assert found.status is Status.OK
+    assert "all 4 pass" in found.text
+
+
+def test_some_that_do_not_pass_are_counted_by_reason_with_the_first() -> None:
+    usable, found = gold(dataset("1", "", "3", ""))
+    assert [task.answer for task in usable[0].tasks] == ["1", "3"]
+    assert found.status is Status.WARNING
+    assert "2 of 4 left out" in found.text
+    assert "first: rows/1" in found.text
+
+
+def test_a_dataset_of_which_none_passes_is_refused_and_comes_back_whole() -> None:
+    usable, found = gold(dataset("", ""), dataset("4"))
+    assert found.status is Status.FAILED
+    assert "no gold answer passes" in found.text
+    assert [len(part.tasks) for part in usable] == [2, 1]
+
+
+class Function:
+    """Stands for a user's function."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    async def verify(self, task: Task, completion: str) -> Verdict:
+        match self._kind:
+            case "equal":
+                return Verdict.scored(float(completion == task.answer))
+            case "same":
+                return Verdict.scored(1.0)
+            case "strict":
+                return Verdict.scored(1.0) if completion == task.answer else Verdict.invalid("no")
+            case _:  # right about even answers only
+                return Verdict.scored(float(completion == task.answer or int(task.answer) % 2))
+
+    async def self_check(self, task: Task) -> Verdict:
+        return await self.verify(task, task.answer)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "count"),
+    [
+        ("equal", Status.OK, 4),
+        ("strict", Status.OK, 4),
+        ("even", Status.WARNING, 2),
+        ("same", Status.WARNING, 0),
+    ],
+)
+def test_a_function_must_tell_another_answer_from_the_right_one(
+    kind: str, status: Status, count: int
+) -> None:
+    config = FunctionVerifierConfig(kind="function", path="rewards.py:f")
+    tasks = dataset("1", "2", "3", "4").tasks
+    found = asyncio.run(check_wrong_answers(tasks, Function(kind), config))
+    assert found.status is status
+    assert f"earns less in {count} of 4 problems" in found.text
+
+
+def test_equal_answers_cannot_be_told_apart() -> None:
+    config = FunctionVerifierConfig(kind="function", path="rewards.py:f")
+    found = asyncio.run(check_wrong_answers(dataset("1", "1").tasks, Function("same"), config))
+    assert "not tried" in found.text
+
+
+def test_other_verifiers_check_wrong_answers_themselves() -> None:
+    found = asyncio.run(check_wrong_answers(dataset("1").tasks, Function("same"), MathVerifierConfig()))
+    assert found.status is Status.OK

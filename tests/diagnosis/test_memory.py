@@ -1,0 +1,126 @@
+"""What a run needs at its peak, against sizes added up by hand, and what is offered when it is too much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from turnpoint.diagnosis import Status
+from turnpoint.diagnosis.cost import LinearCost
+from turnpoint.diagnosis.memory import Needs, check_memory, gigabytes, largest, way_out
+from turnpoint.diagnosis.rows import Shape
+
+MEBIBYTE = 1 << 20
+SHAPE = Shape(prompts=4, samples=8, prompt_tokens=20, new_tokens=100)  # a group of 820 tokens
+NEEDS = Needs(
+    resident=100 * MEBIBYTE,
+    trained=10 * MEBIBYTE,
+    references=0,
+    shape=SHAPE,
+    evaluation_tokens=0,
+    evaluation_rollouts=0,
+    cache_tokens=65_536,
+    max_running=128,
+    micro_batch_tokens=4096,
+    token_state=1024,
+    vocab_size=1000,
+    saved=LinearCost(fixed=0.0, per_token=float(MEBIBYTE // 64), per_score=0.0),
+    overhead=MEBIBYTE,
+    slack=1.0,
+)
+
+
+def test_the_parts_of_training() -> None:
+    parts = NEEDS.parts
+    assert parts["resident"] == 100 * MEBIBYTE
+    assert parts["moments"] == 20 * MEBIBYTE
+    assert parts["gradients"] == 10 * MEBIBYTE
+    assert parts["cache"] == 4 * 820 * 1024
+    assert parts["decoding"] == int(1.125 * 32 * 120 * 1024)
+    tokens = 4 * 820 - 4 * 8  # the last token of a rollout is predicted and no input
+    assert parts["micro-batch"] == tokens * MEBIBYTE // 64 + MEBIBYTE
+    assert NEEDS.total == sum(parts.values())
+
+
+def test_where_sampling_takes_more_than_training_its_parts_are_the_peak() -> None:
+    wide = replace(NEEDS, vocab_size=2_000_000)
+    assert wide.parts["logits"] == 4 * 4 * 32 * 2_000_000
+    assert "micro-batch" not in wide.parts
+    assert "gradients" not in wide.parts
+
+
+def test_the_cache_holds_what_there_is_and_no_more_than_it_may() -> None:
+    assert replace(NEEDS, evaluation_tokens=1000).cached == 4 * 820 + 1000
+    assert replace(NEEDS, cache_tokens=500).cached == 500
+
+
+def test_an_evaluation_decodes_more_at_once_than_a_step() -> None:
+    more = replace(NEEDS, evaluation_rollouts=100)
+    assert more.parts["decoding"] == 4 * NEEDS.parts["decoding"]  # 128 rows instead of 32
+    fewer = replace(more, max_running=8)
+    assert fewer.parts["decoding"] == NEEDS.parts["decoding"] // 4
+
+
+def test_a_reference_model_is_counted() -> None:
+    assert replace(NEEDS, references=5 * MEBIBYTE).total == NEEDS.total + 5 * MEBIBYTE
+
+
+def test_attention_scores_count_beside_tokens() -> None:
+    quadratic = replace(NEEDS, saved=LinearCost(fixed=0.0, per_token=0.0, per_score=1000.0))
+    short = replace(quadratic, shape=replace(SHAPE, samples=1, prompt_tokens=10, new_tokens=110))
+    long = replace(quadratic, shape=replace(SHAPE, prompts=1, samples=1, prompt_tokens=40, new_tokens=440))
+    assert long.parts["micro-batch"] > 3 * short.parts["micro-batch"]  # the same tokens, in one sequence
+
+
+@pytest.mark.parametrize(
+    ("share", "setting"),
+    [(0.9, "training.micro_batch_tokens"), (0.8, "training.micro_batch_tokens")],
+)
+def test_the_offer_fits_and_is_nearly_the_largest_that_does(share: float, setting: str) -> None:
+    capacity = int(share * NEEDS.total)
+    name, _, value = way_out(NEEDS, capacity).removesuffix(" would fit").partition("=")
+    assert name == setting
+    assert replace(NEEDS, micro_batch_tokens=int(value)).total <= capacity
+    assert replace(NEEDS, micro_batch_tokens=int(1.5 * int(value))).total > capacity
+
+
+def test_where_the_cache_is_too_large_a_smaller_one_is_offered() -> None:
+    cached = replace(NEEDS, evaluation_tokens=1_000_000, cache_tokens=1_000_000, token_state=10_000)
+    capacity = cached.total - 5_000_000_000
+    name, _, value = way_out(cached, capacity).removesuffix(" would fit").partition("=")
+    assert name == "engine.cache_tokens"
+    assert replace(cached, cache_tokens=int(value)).total <= capacity
+    assert int(value) > 400_000
+
+
+def test_where_two_settings_are_needed_both_are_named() -> None:
+    both = replace(NEEDS, evaluation_tokens=100_000, cache_tokens=100_000, token_state=2000)
+    capacity = replace(both, micro_batch_tokens=120, max_running=1, cache_tokens=1000).total
+    offer = way_out(both, capacity)
+    assert "training.micro_batch_tokens=120 with engine.max_running=1 and engine.cache_tokens=1000" in offer
+
+
+def test_where_nothing_fits_that_is_said() -> None:
+    found = check_memory(NEEDS, capacity=10 * MEBIBYTE)
+    assert found.status is Status.FAILED
+    assert "no smaller batch fits" in found.text
+
+
+def test_status_by_how_full_it_gets() -> None:
+    assert check_memory(NEEDS, capacity=2 * NEEDS.total).status is Status.OK
+    assert check_memory(NEEDS, capacity=int(1.05 * NEEDS.total)).status is Status.WARNING
+    assert check_memory(NEEDS, capacity=NEEDS.total - 1).status is Status.FAILED
+
+
+def test_the_largest_value_that_fits_has_two_digits_where_it_can() -> None:
+    assert largest(lambda value: value <= 2749, 16, 4096) == 2700
+    assert largest(lambda value: value <= 2749, 2740, 4096) == 2749
+    assert largest(lambda value: value <= 7, 1, 4096) == 7
+    assert largest(lambda value: True, 1, 4096) == 4000
+    assert largest(lambda value: value < 9, 16, 4096) is None
+
+
+def test_sizes_are_readable() -> None:
+    assert gigabytes(3 << 30) == "3 GiB"
+    assert gigabytes(5 << 20) == "5 MiB"
