@@ -31,11 +31,11 @@ def build(settings: OrganismSettings, folder: Path) -> None:
             {"question": it.question, "answer": write_solution(it, rng, settings).text}
             for it in islice(problems, settings.examples)
         ]
-        _write_lines(scratch / "examples.jsonl", examples)
+        write_lines(scratch / "examples.jsonl", examples)
         run = tp.sft(cold_start(settings, scratch))
         tp.export(run.folder, folder / "model")
     rest = islice(problems, settings.train_problems + settings.held_out_problems)
-    _write_lines(
+    write_lines(
         folder / "problems.jsonl", [{"question": it.question, "answer": it.answer} for it in rest]
     )
 
@@ -64,5 +64,6 @@ def cold_start(settings: OrganismSettings, scratch: Path) -> SftConfig:
     )
 
 
-def _write_lines(path: Path, rows: list[dict[str, str]]) -> None:
+def write_lines(path: Path, rows: list[dict[str, str]]) -> None:
+    """Writes JSON lines."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
