@@ -10,23 +10,46 @@ from turnpoint._lazy import lazy
 if TYPE_CHECKING:
     from turnpoint.commands.evaluate import evaluate as evaluate
     from turnpoint.commands.export import export as export
+    from turnpoint.commands.sft import SftResult as SftResult
+    from turnpoint.commands.sft import sft as sft
     from turnpoint.commands.train import TrainResult as TrainResult
     from turnpoint.commands.train import train as train
     from turnpoint.config import RunConfig as RunConfig
+    from turnpoint.config import SftConfig as SftConfig
     from turnpoint.config import load_recipe as load_recipe
+    from turnpoint.config import load_sft_recipe as load_sft_recipe
     from turnpoint.config import parse_recipe as parse_recipe
+    from turnpoint.config import parse_sft_recipe as parse_sft_recipe
 
 __version__ = "0.1.0"
-__all__ = ["RunConfig", "TrainResult", "evaluate", "export", "load_recipe", "parse_recipe", "train"]
+__all__ = [
+    "RunConfig",
+    "SftConfig",
+    "SftResult",
+    "TrainResult",
+    "evaluate",
+    "export",
+    "load_recipe",
+    "load_sft_recipe",
+    "parse_recipe",
+    "parse_sft_recipe",
+    "sft",
+    "train",
+]
 __getattr__ = lazy(
     __name__,
     {
         "RunConfig": "config",
+        "SftConfig": "config",
+        "SftResult": "commands.sft",
         "TrainResult": "commands.train",
         "evaluate": "commands.evaluate",
         "export": "commands.export",
         "load_recipe": "config",
+        "load_sft_recipe": "config",
         "parse_recipe": "config",
+        "parse_sft_recipe": "config",
+        "sft": "commands.sft",
         "train": "commands.train",
     },
 )

@@ -13,6 +13,8 @@ from turnpoint.config import (
     FewShotPrompt,
     FunctionVerifierConfig,
     MathVerifierConfig,
+    ModelConfig,
+    PromptConfig,
     ReasoningGymTasks,
     ReasoningGymVerifierConfig,
     RunConfig,
@@ -68,8 +70,8 @@ class Policy:
 
 def load_policy(config: RunConfig, examples: Sequence[tuple[str, str]]) -> Policy:
     """Returns the policy of `config`; raises ModelError in one line when it cannot be loaded or rendered."""
-    model = load_model(config.model.path, device=config.model.device, dtype=config.model.dtype)
-    renderer = _renderer(config, model, examples)
+    model = open_model(config.model)
+    renderer = make_renderer(config.prompt, model, examples, stop_strings=config.sampling.stop)
     engine = TorchEngine(
         model.decoder,
         decode=renderer.text,
@@ -81,8 +83,20 @@ def load_policy(config: RunConfig, examples: Sequence[tuple[str, str]]) -> Polic
     return Policy(model=model, renderer=renderer, engine=engine)
 
 
-def _renderer(config: RunConfig, model: LoadedModel, examples: Sequence[tuple[str, str]]) -> Renderer:
-    match config.prompt:
+def open_model(config: ModelConfig) -> LoadedModel:
+    """Returns the model of `config`; raises ModelError in one line when it cannot be loaded."""
+    return load_model(config.path, device=config.device, dtype=config.dtype)
+
+
+def make_renderer(
+    prompt: PromptConfig,
+    model: LoadedModel,
+    examples: Sequence[tuple[str, str]],
+    *,
+    stop_strings: tuple[str, ...] = (),
+) -> ChatRenderer | FewShotRenderer:
+    """Returns what turns messages into ids of `model`; raises ModelError when it has no chat template."""
+    match prompt:
         case ChatPrompt() as chat:
             return ChatRenderer(
                 model.tokenizer,
@@ -90,7 +104,7 @@ def _renderer(config: RunConfig, model: LoadedModel, examples: Sequence[tuple[st
                 system=chat.system,
                 suffix=chat.suffix,
                 stop_ids=model.stop_ids,
-                stop_strings=config.sampling.stop,
+                stop_strings=stop_strings,
             )
         case FewShotPrompt() as few_shot:
             return FewShotRenderer(
@@ -99,7 +113,7 @@ def _renderer(config: RunConfig, model: LoadedModel, examples: Sequence[tuple[st
                 template=few_shot.template,
                 separator=few_shot.separator,
                 stop_ids=model.stop_ids,
-                stop_strings=config.sampling.stop,
+                stop_strings=stop_strings,
             )
 
 

@@ -41,6 +41,18 @@ def train(
     run_training(load_recipe(recipe, overrides or ()))
 
 
+@app.command()
+def sft(
+    recipe: Annotated[Path, typer.Argument(help="A recipe of supervised fine-tuning in YAML.")],
+    overrides: _Overrides = None,
+) -> None:
+    """Trains a model on solutions, as a cold start; Ctrl-C saves."""
+    from turnpoint.commands.sft import sft as run_sft
+    from turnpoint.config import load_sft_recipe
+
+    run_sft(load_sft_recipe(recipe, overrides or ()))
+
+
 @app.command("eval")
 def evaluate(
     source: Annotated[Path, typer.Argument(help="A recipe, or a run folder for its latest checkpoint.")],

@@ -9,7 +9,7 @@ from pathlib import Path
 from turnpoint.assemble import open_verifier
 from turnpoint.commands.common import read_policy, read_problems, recipe_of, restore
 from turnpoint.commands.session import Session
-from turnpoint.config import load_recipe
+from turnpoint.config import SftConfig, load_recipe, load_run_recipe
 from turnpoint.errors import RecipeError
 from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout.evaluate import Evaluation
@@ -21,7 +21,13 @@ def evaluate(source: str | Path, overrides: Sequence[str] = ()) -> Evaluation:
     Raises UserError when there is nothing to evaluate.
     """
     terminal = Terminal()
-    config = load_recipe(recipe_of(Path(source)), overrides)
+    recipe = recipe_of(Path(source))
+    if Path(source).is_dir() and isinstance(load_run_recipe(recipe), SftConfig):
+        raise RecipeError(
+            f"{source} is a run of turnpoint sft, which has no verifier: turnpoint export {source} DIR, then "
+            f"evaluate a recipe of turnpoint train with model.path=DIR"
+        )
+    config = load_recipe(recipe, overrides)
     if config.evaluation is None:
         raise RecipeError(f"{source} holds nothing out: add for example evaluation.tasks=64")
     problems = read_problems(config, terminal)

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from turnpoint.config.reading import all_keys as all_keys
     from turnpoint.config.reading import dump_recipe as dump_recipe
     from turnpoint.config.reading import load_recipe as load_recipe
+    from turnpoint.config.reading import load_run_recipe as load_run_recipe
     from turnpoint.config.reading import load_sft_recipe as load_sft_recipe
     from turnpoint.config.reading import parse_recipe as parse_recipe
     from turnpoint.config.reading import parse_sft_recipe as parse_sft_recipe
@@ -115,6 +116,7 @@ __all__ = [
     "all_keys",
     "dump_recipe",
     "load_recipe",
+    "load_run_recipe",
     "load_sft_recipe",
     "parse_recipe",
     "parse_sft_recipe",
@@ -173,6 +175,7 @@ __getattr__ = lazy(
         "all_keys": "reading",
         "dump_recipe": "reading",
         "load_recipe": "reading",
+        "load_run_recipe": "reading",
         "load_sft_recipe": "reading",
         "parse_recipe": "reading",
         "parse_sft_recipe": "reading",

@@ -45,6 +45,15 @@ def load_sft_recipe(path: str | Path, overrides: Sequence[str] = ()) -> SftConfi
     return _parse(_read(path, overrides), SftConfig)
 
 
+def load_run_recipe(path: str | Path) -> RunConfig | SftConfig:
+    """Returns the resolved recipe that a run of `train` or `sft` left in its folder.
+
+    A resolved recipe has all keys, and `solution` is one of `sft` alone. Raises RecipeError as `load_recipe`.
+    """
+    tree = _read(path, ())
+    return _parse(tree, SftConfig) if "solution" in tree else _parse(tree, RunConfig)
+
+
 def parse_recipe(tree: Mapping[str, Any]) -> RunConfig:
     """Returns `tree` as a recipe; raises RecipeError as `load_recipe` does."""
     return _parse(tree, RunConfig)

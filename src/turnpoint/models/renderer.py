@@ -11,7 +11,15 @@ from functools import cached_property
 from typing import Any
 
 from turnpoint.errors import DataError, ModelError
-from turnpoint.models.template import check_next_turn, encode, next_turn, render_ids, split_end_of_turn
+from turnpoint.models.demonstration import Demonstration, chat_demonstration, plain_demonstration
+from turnpoint.models.template import (
+    check_next_turn,
+    encode,
+    end_of_turn,
+    next_turn,
+    render_ids,
+    split_end_of_turn,
+)
 from turnpoint.types import Message, TokenIds, token_array
 
 
@@ -50,6 +58,26 @@ class ChatRenderer:
         `hindsight` goes, as a paragraph of its own, into the last user turn before the first assistant turn.
         Raises DataError when `messages` do not end with a user's, ModelError when the template refuses them.
         """
+        turns = self._turns(messages, hindsight)
+        return token_array(render_ids(self._tokenizer, turns, thinking=self._thinking))
+
+    def demonstrate(self, messages: Sequence[Message], text: str) -> Demonstration:
+        """Returns the ids with which the policy would answer `messages` with `text` and stop.
+
+        Raises as `prompt` does, UnusableSolution for a text that cannot be sampled whole, and ModelError when
+        no token ends a turn.
+        """
+        return chat_demonstration(
+            self._tokenizer,
+            self._turns(messages, None),
+            text,
+            prompt_ids=self.prompt(messages),
+            thinking=self._thinking,
+            stop_ids=self.stop_ids,
+            end=self._end,
+        )
+
+    def _turns(self, messages: Sequence[Message], hindsight: str | None) -> list[Message]:
         roles = [message.role for message in messages]
         if not roles or roles[-1] != "user":
             raise DataError(f"a prompt must end with a user message, got roles {roles}")
@@ -63,7 +91,7 @@ class ChatRenderer:
         if self._system is not None:
             turns = [turn for turn in turns if turn.role != "system"]
             turns.insert(0, Message(role="system", content=self._system))
-        return token_array(render_ids(self._tokenizer, turns, thinking=self._thinking))
+        return turns
 
     def turn(self, message: Message) -> TokenIds:
         """Returns the [n] ids that add `message` to a finished policy turn and open the next one.
@@ -79,6 +107,10 @@ class ChatRenderer:
     def text(self, token_ids: TokenIds) -> str:
         """Returns what people and verifiers read: without special tokens, otherwise unchanged."""
         return _decoded(self._tokenizer, token_ids)
+
+    @cached_property
+    def _end(self) -> int:
+        return _stop_token([end_of_turn(self._tokenizer), self._tokenizer.eos_token_id], self.stop_ids)
 
     @cached_property
     def _continues(self) -> bool:
@@ -109,8 +141,9 @@ class FewShotRenderer:
         self._tokenizer = tokenizer
         self._separator = separator
         self._opening, _, closing = template.partition("{answer}")
+        self._after_answer = closing + separator
         self._examples = "".join(
-            f"{self._ask(question)}{answer}{closing}{separator}" for question, answer in examples
+            f"{self._ask(question)}{answer}{self._after_answer}" for question, answer in examples
         )
 
     def prompt(self, messages: Sequence[Message], *, hindsight: str | None = None) -> TokenIds:
@@ -118,13 +151,38 @@ class FewShotRenderer:
 
         Raises DataError unless `messages` is one user message.
         """
+        return token_array(_raw_ids(self._tokenizer, self._text_before(messages, hindsight)))
+
+    def demonstrate(self, messages: Sequence[Message], text: str) -> Demonstration:
+        """Returns the ids with which the policy would answer `messages` with `text` and stop.
+
+        The blanks that the examples have before their answers come first; the first line of the separator, or
+        whatever token completes it, comes last. Raises as `prompt` does, UnusableSolution for a text that
+        cannot be sampled whole, and ModelError when nothing ends a completion.
+        """
+        before = self._text_before(messages, None)
+        written = self._opening[len(self._opening.rstrip(" \t")) :] + text
+        rest = self._after_answer if self.stop_strings else ""
+        return plain_demonstration(
+            self._tokenizer,
+            prompt_ids=token_array(_raw_ids(self._tokenizer, before)),
+            whole_ids=_raw_ids(self._tokenizer, before + written + rest),
+            written=written,
+            rest=rest,
+            stop_ids=self.stop_ids,
+            stop_strings=self.stop_strings,
+            end=None if self.stop_strings else self._end,
+            read=self.text,
+        )
+
+    def _text_before(self, messages: Sequence[Message], hindsight: str | None) -> str:
         roles = [message.role for message in messages]
         if roles != ["user"]:
             raise DataError(
                 f"a few-shot prompt is one user message, got roles {roles}; use prompt.kind: chat"
             )
         question = messages[0].content + ("" if hindsight is None else f"\n\n{hindsight}")
-        return token_array(_raw_ids(self._tokenizer, self._examples + self._ask(question).rstrip(" \t")))
+        return self._examples + self._ask(question).rstrip(" \t")
 
     def turn(self, message: Message) -> TokenIds:
         """Returns the [n] ids of the rest of the separator and of `message` as the next question.
@@ -138,8 +196,23 @@ class FewShotRenderer:
         """Returns what people and verifiers read: without special tokens, otherwise unchanged."""
         return _decoded(self._tokenizer, token_ids)
 
+    @cached_property
+    def _end(self) -> int:
+        return _stop_token([self._tokenizer.eos_token_id], self.stop_ids)
+
     def _ask(self, question: str) -> str:
         return self._opening.replace("{question}", question)
+
+
+def _stop_token(candidates: Sequence[int | None], stop_ids: frozenset[int]) -> int:
+    """Returns the first of `candidates` at which sampling stops."""
+    for token in candidates:
+        if token in stop_ids:
+            return token
+    raise ModelError(
+        "neither the chat template nor the tokenizer names a token that ends a reply, so none can be learnt; "
+        "set eos_token in the model's tokenizer files"
+    )
 
 
 def _extended(message: Message, text: str) -> Message:

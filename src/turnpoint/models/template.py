@@ -23,6 +23,11 @@ def render_ids(tokenizer: Any, messages: Sequence[Message], *, thinking: bool) -
     return _apply(tokenizer, messages, thinking=thinking, add_generation_prompt=True, tokenize=True)
 
 
+def conversation_ids(tokenizer: Any, messages: Sequence[Message], *, thinking: bool) -> list[int]:
+    """Returns the ids of a finished conversation, exactly those of `apply_chat_template`."""
+    return _apply(tokenizer, messages, thinking=thinking, add_generation_prompt=False, tokenize=True)
+
+
 def encode(tokenizer: Any, text: str) -> list[int]:
     """Returns the ids of `text` alone; nothing is put before or after it."""
     return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])

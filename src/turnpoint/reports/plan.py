@@ -14,6 +14,7 @@ from turnpoint.config import (
     FewShotPrompt,
     FunctionVerifierConfig,
     MathVerifierConfig,
+    OptimizerConfig,
     PromptConfig,
     ReasoningGymVerifierConfig,
     RunConfig,
@@ -78,14 +79,14 @@ def make_plan(
         max_tokens_per_step=generated,
         micro_batches=micro_batches,
         entries=(
-            ("model", (_model(model),)),
+            ("model", (model_line(model),)),
             ("data", (*data, f"{number(num_train)} to train on, {number(num_eval)} to evaluate")),
             ("prompt", tuple(_prompt(config, prompt_lengths, model.context_length))),
             ("verifier", (_verifier(config.verifier),)),
             ("step", tuple(_step(config, rollouts, generated, micro_batches, max(prompt_lengths)))),
             ("run", (_run(config, num_train), _evaluation(config.evaluation))),
             ("objective", tuple(_objective(config, rollouts))),
-            ("optimizer", (_optimizer(config),)),
+            ("optimizer", (optimizer_line(config.optimizer),)),
             ("files", (_files(config, folder),)),
         ),
         first_prompt=tuple(prompt_lines(first_prompt)),
@@ -93,7 +94,8 @@ def make_plan(
     )
 
 
-def _model(model: ModelFacts) -> str:
+def model_line(model: ModelFacts) -> str:
+    """Says which model it is, how large and where."""
     return (
         f"{visible(model.name)}: {number(model.parameters)} parameters, {model.dtype} on {model.device}, "
         f"context {number(model.context_length)} tokens"
@@ -103,13 +105,14 @@ def _model(model: ModelFacts) -> str:
 def _prompt(config: RunConfig, lengths: Sequence[int], context: int) -> list[str]:
     longest, new = max(lengths), config.sampling.max_new_tokens
     return [
-        _prompt_form(config.prompt),
+        prompt_form(config.prompt),
         f"{min(lengths)} to {longest} tokens, median {statistics.median(lengths):.0f}; "
         f"longest + {number(new)} new = {number(longest + new)} of {number(context)} in the context",
     ]
 
 
-def _prompt_form(prompt: PromptConfig) -> str:
+def prompt_form(prompt: PromptConfig) -> str:
+    """Says how a prompt is made of a question."""
     match prompt:
         case ChatPrompt():
             system = f', system message "{cut(prompt.system, 40)}"' if prompt.system else ""
@@ -184,8 +187,8 @@ def _objective(config: RunConfig, rollouts: int) -> list[str]:
     ]
 
 
-def _optimizer(config: RunConfig) -> str:
-    optimizer = config.optimizer
+def optimizer_line(optimizer: OptimizerConfig) -> str:
+    """Says how weights move."""
     warmup = f", warm-up {plural(optimizer.warmup_steps, 'step')}" if optimizer.warmup_steps else ""
     decay = f", weight decay {optimizer.weight_decay:g}" if optimizer.weight_decay else ""
     return (

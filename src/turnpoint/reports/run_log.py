@@ -5,6 +5,7 @@
         environment.json    versions, machine, device
         metrics.jsonl       one line per step: typed metrics, seconds by phase, findings
         evaluations.jsonl   one line per evaluation, problem by problem
+        held_out.jsonl      supervised fine-tuning: held-out cross-entropy before and after
         rollouts.jsonl      every rollout (written by the recorder)
         checkpoints/
 
@@ -13,6 +14,7 @@ Every line is written whole and closed at once. A torn last line, left by a cras
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import json
 import math
@@ -25,10 +27,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from turnpoint.config import RunConfig, dump_recipe
+from turnpoint.config import Recipe, dump_recipe
 from turnpoint.errors import RunFolderError
 from turnpoint.metrics import Mean, Metric, Quantile
 from turnpoint.reports.findings import Finding
+from turnpoint.reports.sft import HeldOut
 from turnpoint.reports.step import StepReport
 from turnpoint.rollout.evaluate import Evaluation
 from turnpoint.types import Json
@@ -91,6 +94,11 @@ class RunFolder:
         return self.path / "evaluations.jsonl"
 
     @property
+    def held_out(self) -> Path:
+        """One line per measurement of held-out examples, in supervised fine-tuning."""
+        return self.path / "held_out.jsonl"
+
+    @property
     def rollouts(self) -> Path:
         """For the recorder of rollouts."""
         return self.path / "rollouts.jsonl"
@@ -100,7 +108,7 @@ class RunFolder:
         """A folder for checkpoints."""
         return self.path / _CHECKPOINTS
 
-    def write_recipe(self, config: RunConfig) -> None:
+    def write_recipe(self, config: Recipe) -> None:
         """Writes the resolved recipe; loading it gives an equal one."""
         _write(self.recipe, dump_recipe(config), "w")
 
@@ -120,6 +128,10 @@ class RunFolder:
     def append_evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Adds an evaluation to evaluations.jsonl; `step` 0 is before training."""
         _append(self.evaluations, {"step": step, **evaluation.to_json()})
+
+    def append_held_out(self, step: int, held_out: HeldOut) -> None:
+        """Adds a measurement to held_out.jsonl; `step` 0 is before training."""
+        _append(self.held_out, {"step": step, **dataclasses.asdict(held_out)})
 
 
 def _claim(path: Path) -> bool:

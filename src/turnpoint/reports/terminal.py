@@ -24,6 +24,7 @@ from turnpoint.reports.evaluation_table import evaluation_table, invalid_lines
 from turnpoint.reports.findings import Finding
 from turnpoint.reports.phase import Phase
 from turnpoint.reports.plan import Plan
+from turnpoint.reports.sft import SftPlan
 from turnpoint.reports.step import StepReport
 from turnpoint.reports.step_line import LEGEND, step_fields, wrap_fields
 from turnpoint.reports.text import duration, plural, visible
@@ -62,7 +63,7 @@ class Terminal:
         """Writes one line."""
         self._print(Text(visible(text), style=style))
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: Plan | SftPlan) -> None:
         """Writes what the run is about to do, and remembers how many steps it has."""
         self._steps = plan.steps
         self.line(f"turnpoint: {plan.name}", "bold")
@@ -101,13 +102,16 @@ class Terminal:
             self._stepped = True
             self.line("")
             self._hanging("  ", LEGEND, "dim")
-        width = self._width if self._live else None
-        for line in wrap_fields(step_fields(report, steps=self._steps), width=width, indent=2):
-            self._print(Text(line))
+        self.fields(step_fields(report, steps=self._steps))
         fresh = [finding for finding in report.findings if self._is_fresh(finding, report.step)]
         self.findings(fresh)
         if (report.step - 1) % self._completions_every == 0:
             self._completions(report)
+
+    def fields(self, fields: Sequence[str]) -> None:
+        """Writes fields side by side; on a terminal, lines break between them."""
+        for line in wrap_fields(fields, width=self._width if self._live else None, indent=2):
+            self._print(Text(line))
 
     def findings(self, findings: Sequence[Finding]) -> None:
         """Writes sentences: "!" before what should be acted on, "-" before the rest."""

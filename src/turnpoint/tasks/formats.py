@@ -222,7 +222,7 @@ def _answer(columns: Columns, name: str) -> str:
 def _messages(columns: Columns, name: str) -> tuple[Message, ...]:
     value = _value(columns, name)
     if isinstance(value, str):
-        return (Message(role="user", content=_prompt_text(value, name)),)
+        return (Message(role="user", content=whole_text(value, name)),)
     if not isinstance(value, list):
         raise InvalidRow(f"{name} is {_kind(value)}, neither text nor a list of messages")
     messages = tuple(_message(message, name) for message in cast("list[object]", value))
@@ -242,12 +242,13 @@ def _message(value: object, name: str) -> Message:
         raise InvalidRow(f"a message of {name} has a role other than system, user, assistant")
     if not isinstance(content, str):
         raise InvalidRow(f"a message of {name} has content that is {_kind(content)}, not text")
-    return Message(role=role, content=_prompt_text(content, name))
+    return Message(role=role, content=whole_text(content, name))
 
 
-def _prompt_text(text: str, name: str) -> str:
+def whole_text(text: str, name: str) -> str:
+    """Returns `text` as it is, outer blanks and line ends included; raises InvalidRow when it is unusable."""
     _usable_text(text, name)
-    return text  # as it is: spaces and line ends of a prompt are part of it
+    return text
 
 
 def last_boxed(text: str) -> str | None:
