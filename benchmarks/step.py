@@ -25,10 +25,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 
 from benchmarks.common import emit, facts, folder_of, median_ratio
-from turnpoint.assemble import Policy, load_policy, make_trainer
+from turnpoint.assemble import Policy, load_policy
 from turnpoint.config import RunConfig, parse_recipe
 from turnpoint.credit import GroupAdvantage
 from turnpoint.metrics import metric_values
+from turnpoint.objective import make_trainer
 from turnpoint.rollout import Rollouter
 from turnpoint.training.loop import publish
 from turnpoint.training.packing import pack_step

@@ -31,7 +31,7 @@ FIXED = {
     "turnpoint.losses": {
         "policy_gradient_loss": (
             "*, logprobs, old_logprobs, advantages, mask, denominator, objective='ppo_clip', "
-            "sequence_ids=None, weights=None, clip_low=None, clip_high=None"
+            "sequence_ids=None, weights=None, clip_low=None, clip_high=None, dual_clip=None"
         ),
         "forward_kl": "*, student_logits, teacher_logits",
         "reverse_kl": "*, student_logits, teacher_logits",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias
 
 from turnpoint.config import (
@@ -21,14 +20,12 @@ from turnpoint.config import (
 )
 from turnpoint.engine.engine import TorchEngine
 from turnpoint.errors import DataError, RecipeError
-from turnpoint.losses import policy_gradient_loss
 from turnpoint.models.loading import LoadedModel, load_model
 from turnpoint.models.renderer import ChatRenderer, FewShotRenderer
 from turnpoint.protocols import Renderer, Verifier
 from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout.concurrency import all_of
 from turnpoint.tasks import Dataset, check_lengths, holdout, load_tasks, split_examples
-from turnpoint.training.step import Trainer
 from turnpoint.types import Task
 from turnpoint.verifiers import FunctionVerifier, MathVerifier, ReasoningGymVerifier
 
@@ -115,29 +112,6 @@ def make_renderer(
                 stop_ids=model.stop_ids,
                 stop_strings=stop_strings,
             )
-
-
-def make_trainer(config: RunConfig, policy: Policy) -> Trainer:
-    """Returns the trainer of `policy`; it trains the weights that the engine samples with, in place."""
-    loss, optimizer = config.loss, config.optimizer
-    return Trainer(
-        policy.model.decoder,
-        temperature=config.sampling.temperature,
-        loss=partial(
-            policy_gradient_loss,
-            objective=loss.kind,
-            clip_low=loss.clip_low,
-            clip_high=loss.clip_high,
-        ),
-        head_chunk_tokens=config.training.head_chunk_tokens,
-        learning_rate=optimizer.learning_rate,
-        betas=optimizer.betas,
-        weight_decay=optimizer.weight_decay,
-        max_grad_norm=optimizer.max_grad_norm,
-        schedule=optimizer.schedule,
-        warmup_steps=optimizer.warmup_steps,
-        total_steps=config.training.steps,
-    )
 
 
 ClosableVerifier: TypeAlias = MathVerifier | FunctionVerifier | ReasoningGymVerifier

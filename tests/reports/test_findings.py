@@ -6,9 +6,12 @@ from tests.reports.samples import make_group
 from turnpoint.metrics import Max, Mean
 from turnpoint.reports.findings import (
     FindingLimits,
+    correction,
+    drift,
     invalid,
     mismatch,
     ratio,
+    shortage,
     signal,
     step_findings,
     truncation,
@@ -145,3 +148,43 @@ def test_all_rules_of_a_bad_step_in_order() -> None:
         ("invalid", True),
     ]
     assert all("\n" not in finding.text for finding in found)
+
+
+def test_several_updates_are_judged_by_what_the_clip_takes() -> None:
+    mild = drift(0.3, clipped=0.05, updates=4)
+    assert (
+        mild.text
+        == "4 updates per batch: largest |ratio - 1| = 0.3, the clip took the gradient of 5 % of tokens"
+    )
+    assert not mild.warning
+    wild = drift(9.0, clipped=0.4, updates=4)
+    assert wild.warning
+    assert wild.text.endswith("fewer updates per batch or a lower learning rate would waste less")
+    assert not drift(0.1, clipped=None, updates=2).warning
+
+
+def test_with_several_updates_the_clip_is_not_said_to_be_idle() -> None:
+    limits = FindingLimits(
+        max_new_tokens=256, clip_low=0.2, clip_high=0.28, mismatch_tolerance=0.1, updates=2
+    )
+    groups = [make_group([0.0, 1.0])]
+    metrics = {"ratio_deviation": Max(0.01), "clip_fraction": Mean(0.0, 5.0)}
+    (found,) = step_findings(groups, metrics, limits=limits, first=True)
+    assert found.text.startswith("2 updates per batch")
+
+
+def test_uneven_importance_weights_are_a_warning() -> None:
+    assert correction(None) is None
+    assert correction(0.5) is None
+    found = correction(0.2)
+    assert found is not None
+    assert found.warning
+    assert "an effective 20 % of the tokens" in found.text
+
+
+def test_a_refill_that_falls_short_is_a_warning() -> None:
+    assert shortage(None) is None
+    assert shortage(0.0) is None
+    found = shortage(1.0)
+    assert found is not None
+    assert found.text.startswith("the step is 1 group short")

@@ -40,6 +40,13 @@ def test_sizes_by_hand() -> None:
     assert lines(plan, "run")[0] == "20 steps = 160 prompts = 0.4 passes over the data; seed 0"
 
 
+def test_updates_are_counted_in_rollouts() -> None:
+    plan = plan_of(training={"mini_batches": 4, "epochs": 2})
+    assert lines(plan, "step")[0] == (
+        "8 prompts x 8 samples -> 64 rollouts -> 4 updates of 16 in each of 2 passes"
+    )
+
+
 def test_one_of_each() -> None:
     plan = plan_of(
         rollout={"prompts_per_step": 1, "samples_per_prompt": 2},
@@ -75,6 +82,39 @@ def test_the_default_objective_in_words() -> None:
         ({"loss": {"aggregation": "sequence"}}, "loss = mean over rollouts of their token means"),
         ({"loss": {"aggregation": "constant"}}, "loss = sum over tokens / (64 rollouts x 256)"),
         ({"loss": {"clip_high": 0.4}}, "PPO clip 0.2/0.4"),
+        ({"loss": {"dual_clip": 3}}, "PPO clip 0.2/0.28, dual clip 3"),
+        (
+            {"loss": {"kind": "gspo"}},
+            "GSPO: one ratio per rollout, clip 0.0003/0.0004; loss = mean over rollouts",
+        ),
+        ({"loss": {"kind": "cispo"}}, "CISPO: ratio as a weight, at most 1.28; loss = mean over all tokens"),
+        ({"loss": {"kind": "cispo", "clip_low": 0.4}}, "CISPO: ratio as a weight, 0.6 to 1.28"),
+        ({"kl": {"coef": 0.04}}, "+ 0.04 KL(policy || the policy as it starts)"),
+        (
+            {"kl": {"coef": 0.04, "divergence": "forward", "reference": {"kind": "model", "path": "old"}}},
+            "+ 0.04 KL(old || policy)",
+        ),
+        (
+            {"advantage": {"overlong": {"buffer_tokens": 16}}},
+            "reward - up to 1 over the last 16 tokens before the",
+        ),
+        (
+            {"advantage": {"overlong": {"kind": "mask"}}},
+            "reward of rollouts that were not truncated - group mean",
+        ),
+        (
+            {"training": {"mini_batches": 2, "epochs": 3}},
+            "6 updates per batch, 3 x 2: off-policy after the first",
+        ),
+        (
+            {"loss": {"aggregation": "constant"}, "training": {"mini_batches": 2}},
+            "sum over tokens / (32 rollouts x",
+        ),
+        ({"correction": {"cap": 3}}, "importance weights trainer / engine per token, at most 3"),
+        (
+            {"rollout": {"refill": {"rounds": 4}}},
+            "groups with equal rewards replaced, 4 rounds at most (when too few:",
+        ),
         ({"sampling": {"temperature": 0.7}}, "temperature 0.7"),
         ({"optimizer": {"learning_rate": 2e-5, "schedule": "cosine"}}, "learning rate 2e-05 cosine"),
         ({"optimizer": {"warmup_steps": 3}}, "warm-up 3 steps"),

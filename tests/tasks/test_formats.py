@@ -215,3 +215,9 @@ def test_last_boxed(text: str, boxed: str | None) -> None:
 def test_gsm8k_drops_only_commas_between_digits(written: str, answer: str) -> None:
     row = {"question": "?", "answer": f"think\n#### no\n#### {written}"}
     assert FORMATS["gsm8k"].read(row).answer == answer
+
+
+def test_a_column_that_is_empty_in_every_row_is_named() -> None:
+    rows = [{"question": "1 + 1", "answer": None}, {"question": "2 + 2", "answer": ""}]
+    with pytest.raises(DataError, match=r"fit no row format \(answer: empty in every row\); rename"):
+        recognise(rows, "sums.jsonl")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from turnpoint.assemble import Policy, Problems, load_policy, load_problems, make_trainer
+from turnpoint.assemble import Policy, Problems, load_policy, load_problems
 from turnpoint.config import RunConfig
 from turnpoint.errors import RunFolderError
+from turnpoint.objective import make_trainer
 from turnpoint.reports.terminal import Terminal
 from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
 

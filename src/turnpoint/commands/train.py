@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from turnpoint.assemble import Problems, make_trainer, open_verifier
+from turnpoint.assemble import Problems, open_verifier
 from turnpoint.commands.common import read_policy, read_problems
 from turnpoint.commands.session import Session
 from turnpoint.config import RunConfig
-from turnpoint.credit import GroupAdvantage
 from turnpoint.metrics import metric_values
+from turnpoint.objective import (
+    make_advantage,
+    make_preparation,
+    make_reference,
+    make_refill,
+    make_trainer,
+)
 from turnpoint.reports.comparison import compare, entropy_collapse, reward_trend
 from turnpoint.reports.findings import Finding, FindingLimits
 from turnpoint.reports.plan import ModelFacts, Plan, make_plan
@@ -26,6 +32,7 @@ from turnpoint.tasks import BatchOrder, Dataset, TaskStream
 from turnpoint.training.checkpoint import Checkpoint, save_checkpoint
 from turnpoint.training.loop import Loop
 from turnpoint.training.packing import pack_step
+from turnpoint.training.reference import Reference
 from turnpoint.training.step import Trainer
 
 
@@ -87,12 +94,13 @@ class _Training:
                 folder.append_evaluation(step, evaluations[-1])
 
         await evaluate_at(0, "before training")
+        towards = make_reference(config, self.session.policy)
         trainer = make_trainer(config, self.session.policy)
         with (
             RolloutWriter(folder.rollouts) as recorder,
             _Saving(trainer, folder, self.session.terminal) as saving,
         ):
-            loop = self._loop(stream, trainer, recorder, folder, saving)
+            loop = self._loop(stream, trainer, towards, recorder, folder, saving)
             for index in range(config.training.steps):
                 history.append(metric_values((await loop.step(index)).metrics))
                 if _due(config.training.save_every, saving.done):
@@ -139,6 +147,7 @@ class _Training:
         self,
         stream: TaskStream,
         trainer: Trainer,
+        towards: Reference | None,
         recorder: RolloutWriter,
         folder: RunFolder,
         saving: _Saving,
@@ -156,14 +165,19 @@ class _Training:
                 max_new_tokens=sampling.max_new_tokens,
                 seed=config.seed,
             ),
-            advantage=GroupAdvantage(baseline=config.advantage.baseline, scale=config.advantage.scale),
+            refill=make_refill(config),
+            advantage=make_advantage(config),
             pack=partial(
                 pack_step,
                 max_tokens=training.micro_batch_tokens,
                 aggregation=config.loss.aggregation,
                 max_new_tokens=sampling.max_new_tokens,
+                every_rollout=towards is not None,
                 device=self.session.policy.model.decoder.device,
             ),
+            prepare=make_preparation(config, trainer, towards),
+            epochs=training.epochs,
+            mini_batches=training.mini_batches,
             trainer=trainer,
             receiver=self.session.policy.engine,
             recorder=recorder,
@@ -174,6 +188,7 @@ class _Training:
                 clip_low=config.loss.clip_low,
                 clip_high=config.loss.clip_high,
                 mismatch_tolerance=training.mismatch_tolerance,
+                updates=config.updates_per_step,
             ),
             learned=saving.count,
         )

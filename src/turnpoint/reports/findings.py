@@ -38,6 +38,7 @@ class FindingLimits:
     clip_low: float
     clip_high: float
     mismatch_tolerance: float  # nats per token
+    updates: int = 1  # per batch of rollouts
 
 
 def step_findings(
@@ -62,8 +63,13 @@ def _step_findings(
     checks: list[Finding] = []
     if gap is not None:
         checks.append(mismatch(gap, tolerance=limits.mismatch_tolerance))
-    if largest is not None:
+    if largest is not None and limits.updates == 1:
         checks.append(ratio(largest, clip_low=limits.clip_low, clip_high=limits.clip_high))
+    if largest is not None and limits.updates > 1:
+        checks.append(drift(largest, clipped=values.get(CLIP_FRACTION), updates=limits.updates))
+    for found in (shortage(values.get(MISSING)), correction(values.get(SAMPLE_SIZE))):
+        if found is not None:
+            yield found
     yield from (check for check in checks if first or check.warning)
 
 
@@ -157,6 +163,7 @@ def invalid_text(reasons: Counter[str], *, total: int, noun: str) -> str | None:
 # --- engine against trainer ---------------------------------------------------------------------
 
 MISMATCH = "mismatch"  # mean |engine - trainer| log-probability of sampled tokens, nats
+CLIP_FRACTION = "clip_fraction"  # of trained tokens whose gradient a bound removed
 RATIO_DEVIATION = "ratio_deviation"  # largest |ratio - 1| of the step's tokens
 
 
@@ -176,6 +183,50 @@ def ratio(largest: float, *, clip_low: float, clip_high: float) -> Finding:
         f"such tokens; model.dtype=float32 rounds less"
     )
     return Finding(rule="ratio", text=text, warning=True)
+
+
+MUCH_CLIPPED = 0.3  # share of trained tokens
+
+
+def drift(largest: float, *, clipped: float | None, updates: int) -> Finding:
+    """How far the updates of one batch lead away from what sampled it."""
+    share = 0.0 if clipped is None else clipped
+    text = (
+        f"{updates} updates per batch: largest |ratio - 1| = {number(largest)}, the clip took the gradient "
+        f"of {percent(share)} of tokens"
+    )
+    much = share > MUCH_CLIPPED
+    way_out = ": fewer updates per batch or a lower learning rate would waste less" if much else ""
+    return Finding(rule="ratio", text=text + way_out, warning=much)
+
+
+SAMPLE_SIZE = "effective_sample_size"  # of the importance weights, as a share of the tokens
+FEW_EFFECTIVE = 0.5
+
+
+def correction(share: float | None) -> Finding | None:
+    """The importance weights are so uneven that less than half of the tokens count."""
+    if share is None or share >= FEW_EFFECTIVE:
+        return None
+    text = (
+        f"importance weights leave an effective {percent(share)} of the tokens: engine and trainer differ "
+        f"too much; model.dtype=float32, or correction.level=token"
+    )
+    return Finding(rule="correction", text=text, warning=True)
+
+
+MISSING = "refill/missing"  # groups that refilling could not find
+
+
+def shortage(missing: float | None) -> Finding | None:
+    """Refilling fell short: the step trains on fewer groups than asked for."""
+    if not missing:
+        return None
+    text = (
+        f"the step is {plural(int(missing), 'group')} short: too few groups have rewards that differ; raise "
+        f"rollout.refill.rounds, or choose problems by turnpoint filter"
+    )
+    return Finding(rule="refill", text=text, warning=True)
 
 
 def mismatch(gap: float, *, tolerance: float) -> Finding:

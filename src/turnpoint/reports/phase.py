@@ -27,6 +27,10 @@ class Phase:
         self._tokens += tokens
         self._moved = time.monotonic()
 
+    def expect(self, items: int) -> None:
+        """Adds to what the phase has to do."""
+        self._total = items + (self._total or 0)
+
     def describe(self) -> str:
         """Returns "rollouts 37/64  412 tokens/s  8.1 s": tokens are averaged over the phase so far."""
         now = time.monotonic()

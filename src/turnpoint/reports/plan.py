@@ -20,6 +20,7 @@ from turnpoint.config import (
     RunConfig,
     VerifierConfig,
 )
+from turnpoint.reports.plan_objective import objective_lines
 from turnpoint.reports.text import cut, number, plural, visible
 
 
@@ -85,7 +86,7 @@ def make_plan(
             ("verifier", (_verifier(config.verifier),)),
             ("step", tuple(_step(config, rollouts, generated, micro_batches, max(prompt_lengths)))),
             ("run", (_run(config, num_train), _evaluation(config.evaluation))),
-            ("objective", tuple(_objective(config, rollouts))),
+            ("objective", tuple(objective_lines(config))),
             ("optimizer", (optimizer_line(config.optimizer),)),
             ("files", (_files(config, folder),)),
         ),
@@ -140,7 +141,7 @@ def _step(config: RunConfig, rollouts: int, generated: int, micro_batches: int, 
     sizes, training, new = config.rollout, config.training, config.sampling.max_new_tokens
     lines = [
         f"{plural(sizes.prompts_per_step, 'prompt')} x {sizes.samples_per_prompt} samples -> "
-        f"{number(rollouts)} rollouts -> 1 update",
+        f"{number(rollouts)} rollouts -> {_per_batch(config, rollouts)}",
         f"up to {number(generated)} new tokens ({number(new)} each), trained in up to about "
         f"{plural(micro_batches, 'micro-batch', 'micro-batches')} of at most "
         f"{number(training.micro_batch_tokens)} tokens",
@@ -151,6 +152,14 @@ def _step(config: RunConfig, rollouts: int, generated: int, micro_batches: int, 
             f"(possible: {number(longest + new)}) is a micro-batch of its own"
         )
     return lines
+
+
+def _per_batch(config: RunConfig, rollouts: int) -> str:
+    if config.updates_per_step == 1:
+        return "1 update"
+    share = number(rollouts // config.training.mini_batches)
+    passes = f" in each of {config.training.epochs} passes" if config.training.epochs > 1 else ""
+    return f"{plural(config.training.mini_batches, 'update')} of {share}{passes}"
 
 
 def _run(config: RunConfig, num_train: int) -> str:
@@ -165,26 +174,6 @@ def _evaluation(evaluation: EvaluationConfig | None) -> str:
     how = f"greedy + {evaluation.samples} samples" if evaluation.samples else "greedy"
     when = f", every {plural(evaluation.every, 'step')}" if evaluation.every else ""
     return f"evaluation before and after{when}: {plural(evaluation.tasks, 'problem')}, {how} each"
-
-
-_BASELINES = {"mean": "group mean", "leave_one_out": "mean of the others in the group"}
-_AGGREGATIONS = {
-    "token": "mean over all tokens of the step",
-    "sequence": "mean over rollouts of their token means",
-}
-
-
-def _objective(config: RunConfig, rollouts: int) -> list[str]:
-    loss, advantage = config.loss, config.advantage
-    scale = "divided by the group's std" if advantage.scale == "std" else "not divided by std"
-    fixed = f"sum over tokens / ({number(rollouts)} rollouts x {number(config.sampling.max_new_tokens)})"
-    mean = _AGGREGATIONS.get(loss.aggregation, fixed)
-    temperature = f"temperature {config.sampling.temperature:g}"
-    return [
-        f"advantage = reward - {_BASELINES[advantage.baseline]}, {scale}; {temperature}",
-        f"PPO clip {loss.clip_low:g}/{loss.clip_high:g}; loss = {mean}; no KL",
-        "1 update per batch: on-policy, ratio = 1, clip inactive",
-    ]
 
 
 def optimizer_line(optimizer: OptimizerConfig) -> str:

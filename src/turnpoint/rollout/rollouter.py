@@ -67,17 +67,20 @@ class Rollouter:
         tasks: Sequence[Task],
         *,
         step: int,
+        first: int = 0,
         progress: Progress = _ignore,
         finished: Callable[[Group], None] = _ignore,
     ) -> list[Group]:
-        """Returns one group per task, in order, with ids "step/index"; a task may come twice.
+        """Returns one group per task, in order, with ids "step/index" from `first` on.
+
+        A task may come twice.
 
         `progress(1, tokens)` is called after every rollout, `finished(group)` as soon as a group is whole.
         Raises as `group` does, at the first error; no request or verification is left running.
         """
 
         async def one(index: int, task: Task) -> Group:
-            group = await self._group(task, group_id=f"{step}/{index}", progress=progress)
+            group = await self._group(task, group_id=f"{step}/{first + index}", progress=progress)
             finished(group)
             return group
 

@@ -53,9 +53,9 @@ def recognise(rows: Iterable[Columns], source: str) -> RowFormat:
     Raises DataError, naming the columns found and what each format needs, when a row fits several
     formats or no row fits any.
     """
-    found: dict[str, None] = {}
+    found: dict[str, bool] = {}  # column -> whether some row has something in it
     for columns in rows:
-        found |= dict.fromkeys(columns)
+        found |= {name: found.get(name, False) or _has(columns, name) for name in columns}
         fitting = [form for form in FORMATS.values() if form.fits(columns)]
         if len(fitting) == 1:
             return fitting[0]
@@ -65,8 +65,11 @@ def recognise(rows: Iterable[Columns], source: str) -> RowFormat:
                 f"{source}: the columns {_names(columns)} fit {names}; set tasks.format to one of them"
             )
     needs = "; ".join(f"{form.name}: {form.needs}" for form in FORMATS.values())
+    empty = [name for name, filled in found.items() if not filled]
+    nothing = f" ({_names(empty)}: empty in every row)" if empty else ""
     raise DataError(
-        f"{source}: the columns {_names(found)} fit no row format; rename them to what one needs ({needs})"
+        f"{source}: the columns {_names(found)} fit no row format{nothing}; rename them to what one needs "
+        f"({needs})"
     )
 
 

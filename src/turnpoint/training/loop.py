@@ -3,11 +3,12 @@
     tasks -> Rollouter -> Group -> Advantage -> PackedStep -> Trainer -> new weights -> engine
 
 Everything algorithmic happens before packing, on typed objects; everything after it is arithmetic. The
-engine samples with the weights that the step before published: on-policy, one update per batch.
+engine samples with the weights that the step before published: the first update of a batch is on-policy.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -17,12 +18,13 @@ from turnpoint.engine.weights import weights_checksum
 from turnpoint.errors import TrainingError, WeightSyncError
 from turnpoint.metrics import Mean, Metrics, merge_metrics
 from turnpoint.protocols import Advantage, WeightReceiver
-from turnpoint.reports.findings import FindingLimits
+from turnpoint.reports.findings import MISMATCH, FindingLimits
 from turnpoint.reports.phase import Phase
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.step import StepReport, make_step_report
 from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout.recorder import RolloutWriter
+from turnpoint.rollout.refill import Collected, Refill, collect_step
 from turnpoint.rollout.rollouter import Rollouter
 from turnpoint.tasks.order import TaskStream
 from turnpoint.training.packing import PackedStep
@@ -30,6 +32,7 @@ from turnpoint.training.step import Trainer
 from turnpoint.types import Group, SegmentCredit
 
 Pack = Callable[[Sequence[tuple[Group, Sequence[SegmentCredit]]]], PackedStep]
+Prepare = Callable[[PackedStep], tuple[PackedStep, Metrics]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,35 +41,46 @@ class Loop:
 
     stream: TaskStream
     rollouter: Rollouter
+    refill: Refill | None
     advantage: Advantage
     pack: Pack
+    prepare: Prepare
+    epochs: int
+    mini_batches: int
     trainer: Trainer
     receiver: WeightReceiver
     recorder: RolloutWriter
     folder: RunFolder
     terminal: Terminal
     limits: FindingLimits
-    learned: Callable[[int], None]  # told how many steps the trainer has taken, before anything can fail
+    learned: Callable[[int], None]  # told how many batches were learned from, before anything can fail
 
     async def step(self, index: int) -> StepReport:
-        """Takes optimiser step `index`, counted from 0, and reports it.
+        """Samples, learns from and reports batch `index`, counted from 0.
 
-        Cancelled while it samples, it leaves weights and optimiser as they were.
+        Cancelled while it samples, it leaves weights and optimiser as they were. Raises TrainingError when
+        engine and trainer disagree, and when a refill that must not fall short does.
         """
-        batch = self.stream.take(self.stream.batch_size)
         clock = _Clock(self.terminal)
-        with clock.phase("rollouts", len(batch) * self.rollouter.samples_per_prompt) as phase:
-            groups = await self.rollouter.collect(
-                batch, step=index + 1, progress=phase.advance, finished=self.recorder.write
+        with clock.phase("rollouts") as phase:
+            collected = await collect_step(
+                self.rollouter,
+                self.stream,
+                step=index + 1,
+                refill=self.refill,
+                progress=phase.advance,
+                expect=phase.expect,
+                finished=self.recorder.write,
             )
+        metrics = dict(self._refilled(collected))
         with clock.phase("training") as phase:
-            metrics = self._learn(groups, phase)
+            metrics |= self._learn(collected.kept, phase)
         self.learned(index + 1)
         with clock.phase("weights"):
             publish(self.trainer, self.receiver, version=index + 1)
         report = make_step_report(
             step=index + 1,
-            groups=groups,
+            groups=collected.sampled,
             trainer_metrics=metrics,
             seconds=clock.seconds,
             wall_seconds=clock.wall_seconds,
@@ -77,16 +91,46 @@ class Loop:
         self.terminal.step(report)
         return report
 
+    def _refilled(self, collected: Collected) -> Metrics:
+        if self.refill is None:
+            return {}
+        if collected.missing and self.refill.stop_when_short:
+            raise TrainingError(
+                f"only {len(collected.kept)} of {self.stream.batch_size} groups have rewards that differ, "
+                f"after {collected.rounds} rounds of refilling; raise rollout.refill.rounds, or let smaller "
+                f"steps pass by rollout.refill.when_short=train"
+            )
+        return collected.metrics()
+
     def _learn(self, groups: Sequence[Group], phase: Phase) -> Metrics:
-        packed = self.pack([(group, self.advantage.credit(group)) for group in groups])
-        learned = self.trainer.forward_backward(packed, progress=phase.advance)
-        check_mismatch(learned, tolerance=self.limits.mismatch_tolerance)
-        return merge_metrics([learned, self.trainer.optim_step()])
+        """Goes `epochs` times through the batch, one update per mini-batch."""
+        packs = [
+            self.pack([(group, self.advantage.credit(group)) for group in part])
+            for part in _parts(groups, self.mini_batches)
+        ]
+        phase.expect(self.epochs * sum(len(packed.trees) for packed in packs))
+        prepared = [self.prepare(packed) for packed in packs]
+        metrics = [found for _, found in prepared]
+        for update, (packed, _) in enumerate(prepared * self.epochs):
+            learned = self.trainer.forward_backward(packed, progress=phase.advance)
+            if update == 0:
+                check_mismatch(learned, tolerance=self.limits.mismatch_tolerance)
+            else:  # the weights have moved: that is no longer what engine and trainer disagree on
+                learned = {name: metric for name, metric in learned.items() if name != MISMATCH}
+            loss = Mean(learned["loss"].value or 0.0, 1)  # a mean over updates, each of them a whole loss
+            metrics += [{**learned, "loss": loss}, self.trainer.optim_step()]
+        return merge_metrics(metrics)
+
+
+def _parts(groups: Sequence[Group], count: int) -> list[Sequence[Group]]:
+    """Cuts `groups` into `count` runs whose lengths differ by one at most."""
+    bounds = [len(groups) * part // count for part in range(count + 1)]
+    return [groups[start:stop] for start, stop in itertools.pairwise(bounds)]
 
 
 def check_mismatch(metrics: Metrics, *, tolerance: float) -> None:
     """Raises TrainingError when engine and trainer do not agree on the law; before the weights move."""
-    mismatch = metrics.get("mismatch")
+    mismatch = metrics.get(MISMATCH)
     if isinstance(mismatch, Mean) and mismatch.value is not None and mismatch.value > tolerance:
         raise TrainingError(
             f"engine and trainer disagree: mean |log-probability difference| {mismatch.value:.3g} nats is "

@@ -6,7 +6,7 @@ Invariants, tested in tests/laws/:
      trees, or on where segments are cut;
   3. a token without weight, or of an invalid member, is as if it had never been sampled;
   4. a rollout whose advantages are all 0 and that no teacher judges counts in every denominator and is
-     not packed: its gradient is exactly 0, so it costs nothing.
+     not packed: its gradient is exactly 0, so it costs nothing, unless a loss says otherwise.
 """
 
 from __future__ import annotations
@@ -42,13 +42,15 @@ def pack_step(
     max_tokens: int,
     aggregation: str,
     max_new_tokens: int,
+    every_rollout: bool = False,
     device: torch.device | str = "cpu",
 ) -> PackedStep:
     """Returns groups and their credits as trees of at most `max_tokens` tokens each.
 
     A larger group is cut between members into trees that repeat the trunk they share; a member whose
     path alone is larger makes a tree of its own size. `aggregation` and `max_new_tokens` are those of
-    `turnpoint.losses.reductions.sequence_weights`, applied to the rollouts that train.
+    `turnpoint.losses.reductions.sequence_weights`, applied to the rollouts that train. `every_rollout`
+    packs those of invariant 4 as well: for a loss that moves tokens without advantage, such as a KL term.
 
     Raises ValueError for a credit that is missing, doubled, empty, of the wrong length or of a segment
     that is not POLICY, and for a trained token that nothing comes before.
@@ -62,7 +64,10 @@ def pack_step(
         Share(rollout=rollout, sequence_id=index, factor=factor)
         for index, (rollout, factor) in enumerate(zip(rollouts, factors, strict=True))
     )
-    moving = ([share for share in islice(shares, len(group)) if share.rollout.moves] for group in groups)
+    moving = (
+        [share for share in islice(shares, len(group)) if every_rollout or share.rollout.moves]
+        for group in groups
+    )
     subtrees = [part for group in moving for part in _cut(group, max_tokens)]
     trees = tuple(pack_row(some, device=device) for some in _fill(subtrees, max_tokens))
     return PackedStep(

@@ -33,12 +33,14 @@ class PackedTree:
     runs: tuple[Run, ...]  # cover the row, for `TreeLayout`
     predictors: Int[Tensor, " N"]  # place in the row of the token before the target on its path
     targets: Int[Tensor, " N"]
-    old_logprobs: Float[Tensor, " N"]  # nats, of the law sampled from
+    sampled_logprobs: Float[Tensor, " N"]  # nats, of the law sampled from, by the engine
+    old_logprobs: Float[Tensor, " N"]  # nats, what ratios are against: the engine's, or the trainer's own
     advantages: Float[Tensor, " N"]  # of the task; 0 where that stream does not apply
     weights: Float[Tensor, " N"]  # the credit's weight times the rollout's factor in the reduction
     sequence_ids: Int[Tensor, " N"]  # one per rollout, unique over the step
     teacher_logprobs: Float[Tensor, " N"]  # nats; 0 where there is no teacher
     teacher_coef: Float[Tensor, " N"]  # 0 where there is no teacher
+    reference_logprobs: Float[Tensor, " N"] | None = None  # nats; None: no reference was asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,6 +109,7 @@ def _columns(share: Share, part: TrainedSegment, run: Run) -> Mapping[str, Array
     teacher = credit.teacher
     streams: dict[str, Array] = {
         "targets": segment.token_ids,
+        "sampled_logprobs": cast(Floats, segment.logprobs),
         "old_logprobs": cast(Floats, segment.logprobs),
         "advantages": nothing if credit.advantages is None else credit.advantages,
         "weights": credit.weights * np.float32(share.factor),

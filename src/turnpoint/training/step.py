@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -10,13 +11,13 @@ from torch import Tensor
 
 from turnpoint.credit.combine import combine_advantages
 from turnpoint.errors import TrainingError
+from turnpoint.losses.kl import kl_loss
 from turnpoint.losses.policy_gradient import policy_gradient_loss
 from turnpoint.metrics import Mean, Metric, Metrics, Sum, merge_metrics
 from turnpoint.models.decoder import Decoder
-from turnpoint.models.logprobs import chunked_logprobs
 from turnpoint.protocols import Loss
 from turnpoint.teachers.signal import sampled_token_signal
-from turnpoint.training.layout import TreeLayout
+from turnpoint.training.forward import tree_logprobs
 from turnpoint.training.optimizer import MasterAdamW
 from turnpoint.training.packing import PackedStep
 from turnpoint.training.row import PackedTree
@@ -26,12 +27,21 @@ def _ignore(*_: object) -> None:
     """Nobody asked."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pull:
+    """A KL term: `coef` times a divergence from a reference; see `turnpoint.losses.kl.kl_loss`."""
+
+    coef: float
+    divergence: str  # reverse | forward
+
+
 class Trainer:
     """Trains `decoder` by `loss`; knows no algorithm, no engine and no file.
 
     `temperature` is that of sampling: log-probabilities are of softmax(logits / temperature) over the ids
-    the tokenizer knows, as in the engine. Dropout is off (`Decoder` sees to it). The other settings are
-    those of `MasterAdamW`. `head_chunk_tokens` trades memory for speed, never the gradient.
+    the tokenizer knows, as in the engine. Dropout is off (`Decoder` sees to it). With a `pull` every tree
+    must hold `reference_logprobs`. The other settings are those of `MasterAdamW`. `head_chunk_tokens`
+    trades memory for speed, never the gradient.
 
         metrics = merge_metrics([trainer.forward_backward(packed), trainer.optim_step()])
     """
@@ -43,6 +53,7 @@ class Trainer:
         learning_rate: float,
         temperature: float = 1.0,
         loss: Loss = policy_gradient_loss,
+        pull: Pull | None = None,
         head_chunk_tokens: int = 128,
         betas: tuple[float, float] = (0.9, 0.95),
         weight_decay: float = 0.0,
@@ -53,6 +64,7 @@ class Trainer:
     ) -> None:
         self._decoder = decoder
         self._loss = loss
+        self._pull = pull
         self._temperature = temperature
         self._chunk = head_chunk_tokens
         self._optimizer = MasterAdamW(
@@ -127,47 +139,56 @@ class Trainer:
         self._optimizer.load_state_dict(state)
 
     def _forward(self, tree: PackedTree) -> tuple[Tensor, Tensor]:
-        """Returns log-probabilities and entropies of the trained tokens, [N] each."""
-        hidden = self._decoder.hidden(tree.token_ids, tree.positions, TreeLayout(tree.runs))
-        return chunked_logprobs(
-            self._decoder.logits,
-            hidden=hidden.index_select(0, tree.predictors),
-            targets=tree.targets,
-            temperature=self._temperature,
-            chunk=self._chunk,
-        )
+        return tree_logprobs(self._decoder, tree, temperature=self._temperature, chunk=self._chunk)
 
     def _tree_loss(self, tree: PackedTree, logprobs: Tensor, denominator: float) -> tuple[Tensor, Metrics]:
         taught = tree.teacher_coef != 0
         signal = sampled_token_signal(
             student_logprobs=logprobs, teacher_logprobs=tree.teacher_logprobs, mask=taught
         )
-        return self._loss(
+        mask = torch.ones_like(taught)  # what does not train was never packed
+        loss, metrics = self._loss(
             logprobs=logprobs,
             old_logprobs=tree.old_logprobs,
             advantages=combine_advantages(tree.advantages, signal, coef=tree.teacher_coef),
-            mask=torch.ones_like(taught),  # what does not train was never packed
+            mask=mask,
             denominator=denominator,
             sequence_ids=tree.sequence_ids,
             weights=tree.weights,
         )
+        if self._pull is None:
+            return loss, metrics
+        assert tree.reference_logprobs is not None, "a KL term needs the reference's log-probabilities"
+        kl, kl_metrics = kl_loss(
+            logprobs=logprobs,
+            reference_logprobs=tree.reference_logprobs,
+            old_logprobs=tree.old_logprobs,
+            mask=mask,
+            denominator=denominator,
+            divergence=self._pull.divergence,
+            weights=tree.weights,
+        )
+        return loss + self._pull.coef * kl, {**metrics, **kl_metrics}
 
 
 def _token_means(tree: PackedTree, logprobs: Tensor, entropy: Tensor) -> dict[str, Metric]:
     count = len(tree.targets)
     return {
         "entropy": Mean(float(entropy.sum()), count),
-        "mismatch": Mean(float((logprobs - tree.old_logprobs).abs().sum()), count),
+        "mismatch": Mean(float((logprobs - tree.sampled_logprobs).abs().sum()), count),
     }
 
 
 def _not_finite(tree: PackedTree, logprobs: Tensor) -> str:
     suspects = {
         "trainer's logprobs": logprobs,
+        "sampled_logprobs": tree.sampled_logprobs,
         "old_logprobs": tree.old_logprobs,
         "advantages": tree.advantages,
         "weights": tree.weights,
         "teacher_logprobs": tree.teacher_logprobs,
     }
+    if tree.reference_logprobs is not None:
+        suspects["reference_logprobs"] = tree.reference_logprobs
     names = [name for name, values in suspects.items() if not bool(values.isfinite().all())]
     return ", ".join(names) or "the loss alone"

@@ -1,0 +1,148 @@
+"""From a recipe to what is learned from a batch: advantages, refill, old and reference laws, the loss."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from turnpoint.assemble import Policy
+from turnpoint.config import (
+    BaseReference,
+    CispoLoss,
+    GspoLoss,
+    LossConfig,
+    ModelReference,
+    OverlongMask,
+    OverlongPenalty,
+    PpoClipLoss,
+    RunConfig,
+    StartReference,
+)
+from turnpoint.credit import GroupAdvantage
+from turnpoint.credit.overlong import MaskTruncated, Overlong, SoftPenalty
+from turnpoint.errors import ModelError
+from turnpoint.losses import policy_gradient_loss
+from turnpoint.models.adapter import base_state
+from turnpoint.models.loading import LoadedModel, load_model
+from turnpoint.protocols import Loss
+from turnpoint.rollout.refill import Refill
+from turnpoint.training import reference
+from turnpoint.training.prepare import Correction, Preparation
+from turnpoint.training.reference import FrozenReference, Law, Reference, trained_weights
+from turnpoint.training.step import Pull, Trainer
+from turnpoint.types import Group
+
+
+def make_advantage(config: RunConfig) -> GroupAdvantage:
+    """Returns what rollouts deserve."""
+    advantage = config.advantage
+    return GroupAdvantage(
+        baseline=advantage.baseline, scale=advantage.scale, overlong=_overlong(config, penalty=True)
+    )
+
+
+def make_refill(config: RunConfig) -> Refill | None:
+    """Returns how groups that teach nothing are replaced.
+
+    A group teaches when the verifier's own rewards differ; a penalty on length is not what it is about.
+    """
+    refill = config.rollout.refill
+    if refill is None:
+        return None
+    plain = GroupAdvantage(overlong=_overlong(config, penalty=False))
+    return Refill(
+        rounds=refill.rounds,
+        teaches=partial(_teaches, plain),
+        stop_when_short=refill.when_short == "stop",
+    )
+
+
+def make_loss(loss: LossConfig) -> Loss:
+    """Returns the policy-gradient loss."""
+    match loss:
+        case PpoClipLoss():
+            clips = {"clip_low": loss.clip_low, "clip_high": loss.clip_high, "dual_clip": loss.dual_clip}
+        case GspoLoss() | CispoLoss():
+            clips = {"clip_low": loss.clip_low, "clip_high": loss.clip_high}
+    return partial(policy_gradient_loss, objective=loss.kind, **clips)
+
+
+def make_trainer(config: RunConfig, policy: Policy) -> Trainer:
+    """Returns the trainer of `policy`; it trains the weights that the engine samples with, in place."""
+    optimizer = config.optimizer
+    return Trainer(
+        policy.model.decoder,
+        temperature=config.sampling.temperature,
+        loss=make_loss(config.loss),
+        pull=make_pull(config),
+        head_chunk_tokens=config.training.head_chunk_tokens,
+        learning_rate=optimizer.learning_rate,
+        betas=optimizer.betas,
+        weight_decay=optimizer.weight_decay,
+        max_grad_norm=optimizer.max_grad_norm,
+        schedule=optimizer.schedule,
+        warmup_steps=optimizer.warmup_steps,
+        total_steps=config.training.steps * config.updates_per_step,
+    )
+
+
+def make_pull(config: RunConfig) -> Pull | None:
+    """Returns the KL term of the loss."""
+    return None if config.kl is None else Pull(coef=config.kl.coef, divergence=config.kl.divergence)
+
+
+def make_reference(config: RunConfig, policy: Policy) -> Reference | None:
+    """Returns the law that the KL term pulls towards; None without one.
+
+    Call it before a checkpoint is loaded: the start is what the policy holds now. Raises ModelError for
+    another model whose vocabulary differs.
+    """
+    if config.kl is None:
+        return None
+    decoder = policy.model.decoder
+    law = Law(temperature=config.sampling.temperature, chunk=config.training.head_chunk_tokens)
+    match config.kl.reference:
+        case StartReference():
+            return FrozenReference(decoder=decoder, weights=trained_weights(decoder.model), law=law)
+        case BaseReference():
+            return FrozenReference(decoder=decoder, weights=base_state(decoder.model), law=law)
+        case ModelReference(path=path):
+            other = load_model(path, device=config.model.device, dtype=config.model.dtype)
+            _check_same_vocabulary(policy, other)
+            return reference.ModelReference(decoder=other.decoder, law=law)
+
+
+def make_preparation(config: RunConfig, trainer: Trainer, towards: Reference | None) -> Preparation:
+    """Returns what completes a packed batch before its first update."""
+    how = config.correction
+    return Preparation(
+        logprobs=trainer.logprobs,
+        reference=towards,
+        correction=None if how is None else Correction(cap=how.cap, level=how.level),
+    )
+
+
+def _overlong(config: RunConfig, *, penalty: bool) -> Overlong | None:
+    match config.advantage.overlong:
+        case OverlongMask():
+            return MaskTruncated()
+        case OverlongPenalty(buffer_tokens=buffer, factor=factor) if penalty:
+            return SoftPenalty(max_tokens=config.sampling.max_new_tokens, buffer_tokens=buffer, factor=factor)
+        case _:
+            return None
+
+
+def _teaches(advantage: GroupAdvantage, group: Group) -> bool:
+    return any(
+        credit.advantages is not None and credit.advantages.any() for credit in advantage.credit(group)
+    )
+
+
+def _check_same_vocabulary(policy: Policy, other: LoadedModel) -> None:
+    mine, theirs = policy.model.tokenizer.get_vocab(), other.tokenizer.get_vocab()
+    if mine != theirs:
+        differing = sum(theirs.get(token) != number for token, number in mine.items())
+        raise ModelError(
+            f"kl.reference.path = {other.source}: its vocabulary is not that of {policy.model.source} "
+            f"({len(theirs)} against {len(mine)} tokens, {differing} with another id); a divergence needs "
+            f"one vocabulary"
+        )

@@ -1,0 +1,92 @@
+"""The objective that is in force, in words: what an advantage is, which loss, how often a batch is used."""
+
+from __future__ import annotations
+
+from turnpoint.config import (
+    CispoLoss,
+    GspoLoss,
+    LossConfig,
+    ModelReference,
+    OverlongMask,
+    OverlongPenalty,
+    PpoClipLoss,
+    RunConfig,
+)
+from turnpoint.reports.text import number, plural, visible
+
+_BASELINES = {"mean": "group mean", "leave_one_out": "mean of the others in the group"}
+_AGGREGATIONS = {
+    "token": "mean over all tokens of the step",
+    "sequence": "mean over rollouts of their token means",
+}
+
+
+def objective_lines(config: RunConfig) -> list[str]:
+    """Returns advantage, loss and updates of `config`, a line each."""
+    advantage = config.advantage
+    scale = "divided by the group's std" if advantage.scale == "std" else "not divided by std"
+    share = (
+        config.rollout.prompts_per_step * config.rollout.samples_per_prompt // config.training.mini_batches
+    )
+    fixed = f"sum over tokens / ({number(share)} rollouts x {number(config.sampling.max_new_tokens)})"
+    mean = _AGGREGATIONS.get(config.loss.aggregation, fixed)
+    reward = "reward" + _overlong(config)
+    return [
+        f"advantage = {reward} - {_BASELINES[advantage.baseline]}, {scale}; "
+        f"temperature {config.sampling.temperature:g}",
+        f"{_clip(config.loss)}; loss = {mean}; {_kl(config)}",
+        _updates(config),
+    ]
+
+
+def _overlong(config: RunConfig) -> str:
+    match config.advantage.overlong:
+        case OverlongPenalty(buffer_tokens=buffer, factor=factor):
+            return f" - up to {factor:g} over the last {plural(buffer, 'token')} before the limit"
+        case OverlongMask():
+            return " of rollouts that were not truncated"
+        case None:
+            return ""
+
+
+def _clip(loss: LossConfig) -> str:
+    bounds = f"{loss.clip_low:g}/{loss.clip_high:g}"
+    match loss:
+        case PpoClipLoss(dual_clip=dual):
+            return f"PPO clip {bounds}" + (f", dual clip {dual:g}" if dual else "")
+        case GspoLoss():
+            return f"GSPO: one ratio per rollout, clip {bounds}"
+        case CispoLoss(clip_low=1.0):
+            return f"CISPO: ratio as a weight, at most {1 + loss.clip_high:g}"
+        case CispoLoss():
+            return f"CISPO: ratio as a weight, {1 - loss.clip_low:g} to {1 + loss.clip_high:g}"
+
+
+_REFERENCES = {"start": "the policy as it starts", "base": "the model without its adapter"}
+
+
+def _kl(config: RunConfig) -> str:
+    if config.kl is None:
+        return "no KL"
+    kind = config.kl.reference
+    other = visible(kind.path) if isinstance(kind, ModelReference) else _REFERENCES[kind.kind]
+    order = f"policy || {other}" if config.kl.divergence == "reverse" else f"{other} || policy"
+    return f"+ {config.kl.coef:g} KL({order})"
+
+
+def _updates(config: RunConfig) -> str:
+    updates = config.updates_per_step
+    parts = [
+        "1 update per batch: on-policy, ratio = 1, clip inactive"
+        if updates == 1
+        else f"{updates} updates per batch, {config.training.epochs} x {config.training.mini_batches}: "
+        f"off-policy after the first"
+    ]
+    if how := config.correction:
+        parts.append(f"importance weights trainer / engine per {how.level}, at most {how.cap:g}")
+    if refill := config.rollout.refill:
+        parts.append(
+            f"groups with equal rewards replaced, {plural(refill.rounds, 'round')} at most "
+            f"(when too few: {refill.when_short})"
+        )
+    return "; ".join(parts)

@@ -1,0 +1,134 @@
+"""Options of the objective as a recipe writes them: each changes what is learned, or says why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import turnpoint as tp
+from tests.recipe import write_tiny_recipe
+from tests.tiny import save_tiny_model
+from turnpoint.errors import TrainingError
+from turnpoint.reports.run_log import StepRecord, read_metrics
+from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
+
+
+@pytest.fixture(scope="module")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, tiny_folder: Path) -> Path:
+    return write_tiny_recipe(tmp_path / "recipe.yaml", model=tiny_folder)
+
+
+def run(recipe: Path, *overrides: str) -> Path:
+    return tp.train(tp.load_recipe(recipe, ["evaluation=null", *overrides])).folder
+
+
+def weights(folder: Path) -> torch.Tensor:
+    path = latest_checkpoint(folder / "checkpoints")
+    assert path is not None
+    state = load_checkpoint(path).state
+    return torch.cat([state[name].flatten() for name in sorted(state) if name.startswith("master")])
+
+
+def steps(folder: Path) -> list[StepRecord]:
+    return read_metrics(folder / "metrics.jsonl")
+
+
+TWO_UPDATES = ("training.mini_batches=2", "optimizer.learning_rate=0.05")
+
+OPTIONS = [
+    ((), ("loss.aggregation=constant",)),
+    ((), ("advantage.scale=std",)),
+    ((), ("advantage.overlong.buffer_tokens=4",)),
+    ((), ("advantage.overlong.kind=mask",)),
+    ((), ("training.epochs=2",)),
+    ((), ("training.mini_batches=2",)),
+    (("training.epochs=2",), ("kl.coef=0.5", "training.epochs=2")),
+    (("training.epochs=2", "kl.coef=0.5"), ("kl.coef=0.5", "kl.divergence=forward", "training.epochs=2")),
+    (TWO_UPDATES, ("loss.kind=gspo", *TWO_UPDATES)),
+    (("loss.kind=gspo", "training.epochs=4"), ("loss.kind=gspo", "loss.clip_high=0.5", "training.epochs=4")),
+    (TWO_UPDATES, ("loss.kind=cispo", *TWO_UPDATES)),
+    (("training.epochs=6", *TWO_UPDATES), ("loss.dual_clip=1.3", "training.epochs=6", *TWO_UPDATES)),
+    (("correction.cap=1.0",), ("correction.cap=1.0", "correction.level=sequence")),
+]
+
+
+@pytest.mark.parametrize(("without", "with_it"), OPTIONS, ids=lambda options: " ".join(options) or "default")
+def test_no_option_is_inert(recipe: Path, without: tuple[str, ...], with_it: tuple[str, ...]) -> None:
+    first, second = weights(run(recipe, *without)), weights(run(recipe, *with_it))
+    assert bool(first.isfinite().all() & second.isfinite().all())
+    assert not torch.equal(first, second)
+
+
+def test_the_same_recipe_gives_the_same_weights(recipe: Path) -> None:
+    """What the test above compares with: nothing but the option can have changed the weights."""
+    assert torch.equal(weights(run(recipe, *TWO_UPDATES)), weights(run(recipe, *TWO_UPDATES)))
+
+
+def test_several_updates_per_batch_leave_the_sampler_behind(recipe: Path) -> None:
+    first, *_ = steps(run(recipe, "training.epochs=2", "training.mini_batches=2"))
+    assert first.metrics["mismatch"] < 1e-5, "only the first update is compared with the engine"
+    assert first.metrics["ratio_deviation"] > 0.01
+    assert first.metrics["approx_kl"] > 0
+    assert any("4 updates per batch" in finding.text for finding in first.findings)
+
+
+def test_the_schedule_counts_updates(recipe: Path) -> None:
+    settings = ("optimizer.schedule=linear", "training.steps=3", "training.mini_batches=2")
+    rates = [step.metrics["learning_rate"] for step in steps(run(recipe, *settings))]
+    whole = [0.01 * (1 - update / 6) for update in range(6)]
+    assert rates == pytest.approx([sum(whole[i : i + 2]) / 2 for i in (0, 2, 4)])
+
+
+def test_a_split_into_mini_batches_gives_each_update_its_own_denominator(recipe: Path) -> None:
+    """The updates of a step are each a whole loss: the reported one is their mean."""
+    first, *_ = steps(run(recipe, "training.mini_batches=2", "optimizer.learning_rate=1e-6"))
+    whole, *_ = steps(run(recipe, "optimizer.learning_rate=1e-6"))
+    assert abs(first.metrics["loss"]) < 3 * abs(whole.metrics["loss"]) + 0.1
+    assert first.metrics["trained_tokens"] == whole.metrics["trained_tokens"]
+
+
+def test_kl_starts_at_zero_and_grows(recipe: Path) -> None:
+    first, second = steps(run(recipe, "kl.coef=0.01"))
+    assert first.metrics["kl"] == pytest.approx(0, abs=1e-9)
+    assert second.metrics["kl"] > 0
+
+
+def test_another_model_as_reference(recipe: Path, tmp_path: Path) -> None:
+    other = save_tiny_model(tmp_path / "other", seed=7)
+    first, *_ = steps(run(recipe, "kl.coef=0.01", "kl.reference.kind=model", f"kl.reference.path={other}"))
+    assert first.metrics["kl"] > 1e-3
+
+
+def test_a_correction_says_what_it_cut(recipe: Path) -> None:
+    first, *_ = steps(run(recipe, "correction.cap=2.0"))
+    assert first.metrics["correction_mean"] == pytest.approx(1, abs=1e-4)
+    assert first.metrics["correction_truncated"] == 0
+
+
+def test_refilling_is_counted_and_falls_short_aloud(recipe: Path) -> None:
+    flat = ["verifier.path=" + str(recipe.parent / "rewards.py:same")]
+    with (recipe.parent / "rewards.py").open("a") as file:
+        file.write("\ndef same(completion, task):\n    return 1.0\n")
+    first, *_ = steps(run(recipe, "rollout.refill.rounds=2", *flat))
+    assert first.metrics["refill/set_aside"] == 12
+    assert first.metrics["refill/missing"] == 4
+    assert any("4 groups short" in finding.text for finding in first.findings)
+    assert "grad_norm" not in first.metrics
+    with pytest.raises(TrainingError, match="only 0 of 4 groups have rewards that differ, after 2 rounds"):
+        run(recipe, "rollout.refill.rounds=2", "rollout.refill.when_short=stop", *flat)
+
+
+def test_all_truncated_and_masked_trains_nothing_and_says_so(recipe: Path) -> None:
+    """No NaN: the loss is 0 and what cannot be measured is absent."""
+    first, *_ = steps(run(recipe, "advantage.overlong.kind=mask", "sampling.max_new_tokens=1"))
+    assert first.metrics["truncated"] > 0.9
+    assert first.metrics["loss"] == 0
+    assert "entropy" not in first.metrics
+    assert any("hit the limit of 1 tokens" in finding.text for finding in first.findings)
