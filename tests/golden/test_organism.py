@@ -1,9 +1,9 @@
 """A whole run, sampled, judged and learnt from, gives the figures it gave before.
 
-In float32 and with draws that depend on nothing but the seed, processors differ only in how they round:
-about 1e-6 of each figure, measured by disturbing the weights that much. A draw that falls on the other side
-of a border would change a rollout and far more; with these weights and this seed none is that near. The
-tolerance leaves room for rounding a hundred times larger, and none for another formula.
+In float32 and with draws that depend on nothing but the seed, processors differ only in how they round.
+Weights disturbed by 1e-6 of their size move the gradient norm by up to 4e-5, loss and entropy by up to 2e-6,
+and no draw: with these weights and this seed none is that near to a border, nor at 1e-5. A tolerance of 1e-3
+leaves room for that and none for another formula.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from turnpoint.credit import GroupAdvantage
 from turnpoint.reports.run_log import read_metrics
 from turnpoint.rollout import read_groups
 
-TOLERANCE = 1e-4  # relative
+TOLERANCE = 1e-3  # relative
 
 
 def test_three_steps_give_the_stored_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
