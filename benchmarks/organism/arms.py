@@ -49,12 +49,13 @@ ARMS: Mapping[str, Arm] = {
 }
 
 
-def arm_recipe(base: RunConfig, arm: Arm, *, seed: int) -> RunConfig:
-    """Returns `base` with the algorithm and seed."""
+def arm_recipe(base: RunConfig, arm: Arm, *, seed: int, steps: int, every: int) -> RunConfig:
+    """Returns `base` with the algorithm, a seed, and an evaluation after every `every` of its `steps`."""
     tree: dict[str, Any] = base.model_dump(mode="json")
     tree["seed"] = seed
     tree["loss"] = arm.loss.model_dump(mode="json")
     tree["advantage"] = arm.advantage.model_dump(mode="json")
     tree["rollout"]["refill"] = None if arm.refill is None else arm.refill.model_dump(mode="json")
-    tree["training"]["mini_batches"] = MINI_BATCHES
+    tree["training"] |= {"steps": steps, "mini_batches": MINI_BATCHES}
+    tree["evaluation"]["every"] = every
     return parse_recipe(tree)

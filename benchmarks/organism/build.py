@@ -35,9 +35,7 @@ def build(settings: OrganismSettings, folder: Path) -> None:
         run = tp.sft(cold_start(settings, scratch))
         tp.export(run.folder, folder / "model")
     rest = islice(problems, settings.train_problems + settings.held_out_problems)
-    write_lines(
-        folder / "problems.jsonl", [{"question": it.question, "answer": it.answer} for it in rest]
-    )
+    write_lines(folder / "problems.jsonl", [{"question": it.question, "answer": it.answer} for it in rest])
 
 
 def distinct_problems(rng: random.Random, settings: OrganismSettings) -> Iterator[Problem]:

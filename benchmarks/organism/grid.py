@@ -59,17 +59,14 @@ def run_one(arm: str, seed: int, *, steps: int, every: int) -> dict[str, Any]:
     import turnpoint as tp
     from benchmarks.common import facts
 
-    recipe = arm_recipe(make_organism().recipe, ARMS[arm], seed=seed)
+    recipe = arm_recipe(make_organism().recipe, ARMS[arm], seed=seed, steps=steps, every=every)
     began = time.process_time()
     with (
         tempfile.TemporaryDirectory() as folder,
         Path(os.devnull).open("w") as nowhere,
         contextlib.redirect_stdout(nowhere),
     ):
-        shape = {"training": recipe.training.model_copy(update={"steps": steps})}
-        assert recipe.evaluation is not None
-        shape["evaluation"] = recipe.evaluation.model_copy(update={"every": every})
-        run = tp.train(recipe.model_copy(update={"output_dir": Path(folder), **shape}))
+        run = tp.train(recipe.model_copy(update={"output_dir": Path(folder)}))
         curve = list(read_curve(run.folder))
     seconds = round(time.process_time() - began, 1)
     return {

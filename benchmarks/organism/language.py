@@ -4,8 +4,8 @@
     solution   A 9 -5 = 4 ; so B 4 *7 is 8 , C 8 +8 gives 6 ; # 6
 
 Every word is one token. A solution errs by misconceptions and by noise, and goes on from what it wrote; a
-step can be worded in many ways, which change nothing. Every operation is one-to-one (multipliers have an inverse
-modulo 10), so a single error always reaches the answer; several may cancel.
+step can be worded in many ways, which change nothing. Every operation is one-to-one (multipliers have an
+inverse modulo 10), so a single error always reaches the answer; several may cancel.
 """
 
 from __future__ import annotations

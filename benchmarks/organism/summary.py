@@ -41,9 +41,7 @@ def summarise(rows: Sequence[Mapping[str, Any]], tokens: float | None = None) ->
 def accuracy_at(row: Mapping[str, Any], tokens: float, kind: str) -> float:
     """Returns the accuracy of `kind`, greedy or sampled, after `tokens` generated tokens."""
     curve = row["curve"]
-    return float(
-        np.interp(tokens, [point["tokens"] for point in curve], [point[kind] for point in curve])
-    )
+    return float(np.interp(tokens, [point["tokens"] for point in curve], [point[kind] for point in curve]))
 
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:

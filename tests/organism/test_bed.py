@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-import turnpoint as tp
 from benchmarks.organism import bed, build
 from benchmarks.organism.language import parse_problem
 from benchmarks.organism.settings import Misconception, OrganismSettings
+
+import turnpoint as tp
 from tests.organism.settings import TINY
 from turnpoint.config import dump_recipe, load_recipe
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from benchmarks.organism import grid
 from benchmarks.organism.arms import ARMS, MINI_BATCHES, arm_recipe
 from benchmarks.organism.bed import recipe
@@ -25,8 +24,9 @@ def row(arm: str, seed: int, *points: tuple[float, float]) -> dict[str, Any]:
 
 
 def test_every_arm_is_a_recipe_of_its_own() -> None:
-    recipes = {name: arm_recipe(BASE, arm, seed=3) for name, arm in ARMS.items()}
+    recipes = {name: arm_recipe(BASE, arm, seed=3, steps=7, every=2) for name, arm in ARMS.items()}
     assert {it.seed for it in recipes.values()} == {3}
+    assert {(it.training.steps, it.evaluation and it.evaluation.every) for it in recipes.values()} == {(7, 2)}
     assert {it.training.mini_batches for it in recipes.values()} == {MINI_BATCHES}
     assert {name for name, it in recipes.items() if it.rollout.refill} == {"dapo"}
     differing = [(it.loss, it.advantage, it.rollout) for it in recipes.values()]
@@ -102,7 +102,7 @@ def test_pairs_that_are_done_are_skipped(
 
 def test_the_curve_counts_every_token_that_was_sampled(tmp_path: Path) -> None:
     steps = [{"root": 100.0}, {"root": 50.0, "discarded": 30.0, "prompt": 999.0}, {"suffix": 20.0}]
-    lines = [
+    lines: list[dict[str, Any]] = [
         {
             "step": number,
             "wall_seconds": 1.0,

@@ -7,7 +7,6 @@ import random
 from dataclasses import replace
 
 import pytest
-
 from benchmarks.organism.language import (
     LABELS,
     OPERATIONS,
@@ -22,6 +21,7 @@ from benchmarks.organism.language import (
 )
 from benchmarks.organism.settings import Misconception, OrganismSettings
 from benchmarks.organism.verify import reward
+
 from turnpoint.types import Message, Task
 
 NOISY = OrganismSettings()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from benchmarks.organism.language import VOCABULARY, draw_problem, write_solution
 from benchmarks.organism.model import CONTEXT, END, SOLVE, make_tokenizer, save_untrained
 from benchmarks.organism.settings import OrganismSettings
+
 from tests.organism.settings import TINY
 from turnpoint.models.loading import LoadedModel, load_model
 from turnpoint.models.renderer import ChatRenderer
@@ -57,9 +57,7 @@ def test_the_seed_alone_decides_the_weights(tmp_path: Path, loaded: LoadedModel)
     torch.manual_seed(123)
     save_untrained(tmp_path, TINY)
     again = load_model(tmp_path, device="cpu", dtype="float32")
-    for left, right in zip(
-        loaded.decoder.model.parameters(), again.decoder.model.parameters(), strict=True
-    ):
+    for left, right in zip(loaded.decoder.model.parameters(), again.decoder.model.parameters(), strict=True):
         assert torch.equal(left, right)
 
 
