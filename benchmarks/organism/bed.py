@@ -60,7 +60,9 @@ def recipe(settings: OrganismSettings, *, model: Path, problems: Path) -> RunCon
     """Returns GRPO for a minutes-long run of one core: 16 problems x 16 samples a step."""
     return RunConfig(
         name="organism",
-        model=ModelConfig(path=str(model)),
+        model=ModelConfig(
+            path=str(model), dtype="float32"
+        ),  # the same run on processors with and without bfloat16
         tasks=JsonlTasks(kind="jsonl", path=problems),
         verifier=FunctionVerifierConfig(
             kind="function", path=f"{Path(__file__).with_name('verify.py')}:reward"
@@ -69,5 +71,5 @@ def recipe(settings: OrganismSettings, *, model: Path, problems: Path) -> RunCon
         rollout=RolloutConfig(prompts_per_step=16, samples_per_prompt=16),
         optimizer=OptimizerConfig(learning_rate=1e-4),
         training=TrainingConfig(steps=100),
-        evaluation=EvaluationConfig(tasks=settings.held_out_problems, samples=1, every=10),
+        evaluation=EvaluationConfig(tasks=settings.held_out_problems, samples=1, every=20),
     )

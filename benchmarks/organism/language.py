@@ -33,7 +33,7 @@ VOCABULARY = (
     "#",
 )
 
-_SHARES = {"+": 0.4, "-": 0.35, "*": 0.25}
+_SHARES = {"+": 0.45, "-": 0.4, "*": 0.15}
 
 
 def apply(operation: str, digit: int) -> int:

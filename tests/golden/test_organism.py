@@ -1,9 +1,9 @@
 """A whole run, sampled, judged and learnt from, gives the figures it gave before.
 
 In float32 and with draws that depend on nothing but the seed, processors differ only in how they round.
-Weights disturbed by 1e-6 of their size move the gradient norm by up to 4e-5, loss and entropy by up to 2e-6,
-and no draw: with these weights and this seed none is that near to a border, nor at 1e-5. A tolerance of 1e-3
-leaves room for that and none for another formula.
+Weights disturbed by 1e-6 of their size move losses (differences of large sums) by up to 3e-5, the other
+figures by up to 3e-6, and no draw: with these weights and this seed none is that near to a border, nor at
+1e-5. A tolerance of 1e-3 leaves room for that and none for another formula.
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ def test_other_code_names_another_organism(monkeypatch: pytest.MonkeyPatch, tmp_
     assert bed.fingerprint(TINY) != before
 
 
+@pytest.mark.slow
 def test_an_organism_is_built_once_learns_and_can_be_trained(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
