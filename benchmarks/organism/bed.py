@@ -20,6 +20,7 @@ from turnpoint.config.learning import (
 )
 from turnpoint.models.folders import cache_folder, staged
 
+DEFAULT = OrganismSettings()
 _SOURCES = (build, language, model, settings)  # what the weights depend on, beside turnpoint itself
 
 
@@ -32,7 +33,7 @@ class Organism:
     recipe: RunConfig
 
 
-def make_organism(settings: OrganismSettings = OrganismSettings()) -> Organism:  # noqa: B008 (frozen)
+def make_organism(settings: OrganismSettings = DEFAULT) -> Organism:
     """Returns the organism of `settings`; the first time that takes minutes of one core.
 
     It is kept in turnpoint's cache folder. Processes that build the same one at the same time do the work

@@ -18,11 +18,11 @@ class Misconception:
 class OrganismSettings:
     """What the organism was taught, how, and what it is asked. Probabilities are per written step."""
 
-    steps: tuple[int, int] = (4, 10)  # of a problem, fewest and most
+    steps: tuple[int, int] = (5, 10)  # of a problem, fewest and most
     misconceptions: tuple[Misconception, ...] = (
-        Misconception(operation="+8", shift=9, slip=0.95),
-        Misconception(operation="-6", shift=2, slip=0.97),
-        Misconception(operation="*7", shift=4, slip=0.93),
+        Misconception(operation="+8", shift=9, slip=0.92),
+        Misconception(operation="-6", shift=2, slip=0.94),
+        Misconception(operation="*7", shift=4, slip=0.90),
     )
     slip: float = 0.01  # sampling noise: any other digit, everywhere else
     fillers: float = 0.5  # a word that says nothing before the step
@@ -34,7 +34,7 @@ class OrganismSettings:
     inner: int = 512  # of the feed-forward layers
     initial_scale: float = 0.06  # standard deviation; 0.02 as usual takes three times as many examples
 
-    examples: int = 14_400  # of the cold start, each seen once
+    examples: int = 16_000  # of the cold start, each seen once
     examples_per_step: int = 16
     learning_rate: float = 3e-3
     warmup_steps: int = 100

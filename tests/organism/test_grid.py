@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from benchmarks.organism.arms import ARMS, MINI_BATCHES, arm_recipe
 from benchmarks.organism.bed import recipe
 from benchmarks.organism.settings import OrganismSettings
 from benchmarks.organism.summary import accuracy_at, summarise
+
+from tests.golden.organism import write_recipe
+from turnpoint.config import parse_recipe
 
 BASE = recipe(OrganismSettings(), model=Path("model"), problems=Path("problems.jsonl"))
 
@@ -120,3 +124,18 @@ def test_the_curve_counts_every_token_that_was_sampled(tmp_path: Path) -> None:
     curve = list(grid.read_curve(tmp_path))
     assert [(point["step"], point["tokens"]) for point in curve] == [(0, 0), (2, 180), (3, 200)]
     assert {(point["greedy"], point["sampled"]) for point in curve} == {(0.5, 0.25)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arm", ARMS)
+def test_an_arm_trains_and_gives_its_line(arm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = write_recipe(tmp_path).model_dump(mode="json")
+    base = parse_recipe({**tree, "evaluation": {"tasks": 4, "samples": 1}})
+    monkeypatch.setattr(grid, "make_organism", lambda: SimpleNamespace(recipe=base))
+    line = json.loads(json.dumps(grid.run_one(arm, 1, steps=2, every=1)))
+    assert [point["step"] for point in line["curve"]] == [0, 1, 2]
+    tokens = [point["tokens"] for point in line["curve"]]
+    assert tokens[0] == 0 < tokens[1] < tokens[2] == line["generated_tokens"]
+    assert (line["arm"], line["seed"], line["steps"]) == (arm, 1, 2)
+    assert 0 <= line["after"]["sampled"] <= 1
+    assert line["processor_seconds"] > 0
