@@ -25,7 +25,7 @@ class OrganismSettings:
         Misconception(operation="*7", shift=4, slip=0.90),
     )
     slip: float = 0.01  # sampling noise: any other digit, everywhere else
-    fillers: float = 0.5  # a word that says nothing before the step
+    fillers: float = 0.3  # a word that says nothing before the step
     synonyms: float = 0.5  # a word for the equals sign; a comma for the semicolon
 
     layers: int = 4
