@@ -1,0 +1,61 @@
+"""The algorithms that the grid compares, as their papers have them, on one schedule.
+
+Every step takes four updates of a quarter of its prompts each: with a single one all ratios are 1, and
+clipping, where the algorithms differ, has nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from turnpoint.config import RunConfig, parse_recipe
+from turnpoint.config.learning import (
+    AdvantageConfig,
+    CispoLoss,
+    GspoLoss,
+    OverlongPenalty,
+    PpoClipLoss,
+    RefillConfig,
+)
+
+MINI_BATCHES = 4
+_BUFFER = 5  # tokens: what the recipe's limit adds to the longest solution
+_STD = AdvantageConfig(scale="std")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One algorithm."""
+
+    loss: PpoClipLoss | GspoLoss | CispoLoss
+    advantage: AdvantageConfig = _STD
+    refill: RefillConfig | None = None
+
+
+ARMS: Mapping[str, Arm] = {
+    "grpo": Arm(loss=PpoClipLoss(clip_low=0.2, clip_high=0.2, aggregation="sequence")),
+    "dr_grpo": Arm(
+        loss=PpoClipLoss(clip_low=0.2, clip_high=0.2, aggregation="constant"), advantage=AdvantageConfig()
+    ),
+    "dapo": Arm(
+        loss=PpoClipLoss(clip_low=0.2, clip_high=0.28, aggregation="token"),
+        advantage=AdvantageConfig(scale="std", overlong=OverlongPenalty(buffer_tokens=_BUFFER)),
+        refill=RefillConfig(),
+    ),
+    "gspo": Arm(loss=GspoLoss(kind="gspo")),
+    "cispo": Arm(loss=CispoLoss(kind="cispo")),
+}
+
+
+def arm_recipe(base: RunConfig, arm: Arm, *, seed: int, steps: int, every: int) -> RunConfig:
+    """Returns `base` with the algorithm, a seed, and an evaluation after every `every` of its `steps`."""
+    tree: dict[str, Any] = base.model_dump(mode="json")
+    tree["seed"] = seed
+    tree["loss"] = arm.loss.model_dump(mode="json")
+    tree["advantage"] = arm.advantage.model_dump(mode="json")
+    tree["rollout"]["refill"] = None if arm.refill is None else arm.refill.model_dump(mode="json")
+    tree["training"] |= {"steps": steps, "mini_batches": MINI_BATCHES}
+    tree["evaluation"]["every"] = every
+    return parse_recipe(tree)

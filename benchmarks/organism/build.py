@@ -1,0 +1,67 @@
+"""The cold start: a random model learns from noisy solutions, misconceptions included."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import turnpoint as tp
+from benchmarks.organism.language import Problem, draw_problem, write_solution
+from benchmarks.organism.model import save_untrained
+from benchmarks.organism.settings import OrganismSettings
+from turnpoint.config import ModelConfig, OptimizerConfig, SftConfig, SftTrainingConfig
+from turnpoint.config.asking import JsonlTasks
+
+
+def build(settings: OrganismSettings, folder: Path) -> None:
+    """Writes the trained model to `folder`/model and problems it never saw to `folder`/problems.jsonl.
+
+    Of the problems the last `held_out_problems` are for evaluation. Takes minutes of one core.
+    """
+    rng = random.Random(settings.seed)
+    problems = distinct_problems(rng, settings)
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        save_untrained(scratch / "untrained", settings)
+        examples = [
+            {"question": it.question, "answer": write_solution(it, rng, settings).text}
+            for it in islice(problems, settings.examples)
+        ]
+        write_lines(scratch / "examples.jsonl", examples)
+        run = tp.sft(cold_start(settings, scratch))
+        tp.export(run.folder, folder / "model")
+    rest = islice(problems, settings.train_problems + settings.held_out_problems)
+    write_lines(folder / "problems.jsonl", [{"question": it.question, "answer": it.answer} for it in rest])
+
+
+def distinct_problems(rng: random.Random, settings: OrganismSettings) -> Iterator[Problem]:
+    """Yields random problems without end, none of them twice."""
+    seen: set[Problem] = set()
+    while True:
+        if (problem := draw_problem(rng, settings)) not in seen:
+            seen.add(problem)
+            yield problem
+
+
+def cold_start(settings: OrganismSettings, scratch: Path) -> SftConfig:
+    """Returns the recipe that teaches the model in `scratch`/untrained."""
+    return SftConfig(
+        name="cold-start",
+        seed=settings.seed,
+        output_dir=scratch / "runs",
+        model=ModelConfig(path=str(scratch / "untrained")),
+        tasks=JsonlTasks(kind="jsonl", path=scratch / "examples.jsonl", format="plain"),
+        optimizer=OptimizerConfig(
+            learning_rate=settings.learning_rate, schedule="linear", warmup_steps=settings.warmup_steps
+        ),
+        training=SftTrainingConfig(examples_per_step=settings.examples_per_step, head_chunk_tokens=1024),
+    )
+
+
+def write_lines(path: Path, rows: list[dict[str, str]]) -> None:
+    """Writes JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

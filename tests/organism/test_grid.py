@@ -1,0 +1,141 @@
+"""The grid: arms are valid recipes that differ as named, finished pairs are not run again, sums are right."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from benchmarks.organism import grid
+from benchmarks.organism.arms import ARMS, MINI_BATCHES, arm_recipe
+from benchmarks.organism.bed import recipe
+from benchmarks.organism.settings import OrganismSettings
+from benchmarks.organism.summary import accuracy_at, summarise
+
+from tests.golden.organism import write_recipe
+from turnpoint.config import parse_recipe
+
+BASE = recipe(OrganismSettings(), model=Path("model"), problems=Path("problems.jsonl"))
+
+
+def row(arm: str, seed: int, *points: tuple[float, float]) -> dict[str, Any]:
+    curve = [{"tokens": tokens, "sampled": share, "greedy": share / 2} for tokens, share in points]
+    end = {"generated_tokens": points[-1][0], "processor_seconds": 10.0 * seed}
+    return {"arm": arm, "seed": seed, "curve": curve, "before": curve[0], "after": curve[-1], **end}
+
+
+def test_every_arm_is_a_recipe_of_its_own() -> None:
+    recipes = {name: arm_recipe(BASE, arm, seed=3, steps=7, every=2) for name, arm in ARMS.items()}
+    assert {it.seed for it in recipes.values()} == {3}
+    assert {(it.training.steps, it.evaluation and it.evaluation.every) for it in recipes.values()} == {(7, 2)}
+    assert {it.training.mini_batches for it in recipes.values()} == {MINI_BATCHES}
+    assert {name for name, it in recipes.items() if it.rollout.refill} == {"dapo"}
+    differing = [(it.loss, it.advantage, it.rollout) for it in recipes.values()]
+    assert all(left != right for i, left in enumerate(differing) for right in differing[:i])
+    kinds = {name: (it.loss.kind, it.loss.aggregation) for name, it in recipes.items()}
+    assert kinds["gspo"] == ("gspo", "sequence")
+    assert kinds["dr_grpo"] == ("ppo_clip", "constant")
+    assert kinds["cispo"] == ("cispo", "token")
+
+
+def test_accuracy_between_two_evaluations_is_interpolated() -> None:
+    run = row("a", 0, (0, 0.2), (100, 0.4), (300, 0.8))
+    assert accuracy_at(run, 50, "sampled") == pytest.approx(0.3)
+    assert accuracy_at(run, 200, "sampled") == pytest.approx(0.6)
+    assert accuracy_at(run, 200, "greedy") == pytest.approx(0.3)
+
+
+def test_arms_are_compared_at_tokens_that_all_have_reached() -> None:
+    rows = [
+        row("slow", 1, (0, 0.2), (100, 0.4)),
+        row("slow", 2, (0, 0.2), (100, 0.6)),
+        row("fast", 1, (0, 0.2), (200, 1.0)),
+    ]
+    fast, slow = summarise(rows)
+    assert (fast["arm"], fast["tokens"], fast["sampled"]) == ("fast", 100, 0.6)
+    assert fast["sampled_interval_95"] is None  # one seed says nothing of the others
+    assert (slow["sampled"], slow["gain"], slow["seeds"]) == (0.5, 0.3, 2)
+    # sd 0.1414 / sqrt(2) = 0.1; t(1) = 12.706
+    assert slow["sampled_interval_95"] == pytest.approx([0.5 - 1.2706, 0.5 + 1.2706], abs=1e-3)
+    assert slow["processor_seconds"] == 15
+    with pytest.raises(ValueError, match="ended after 100"):
+        summarise(rows, 150)
+    with pytest.raises(ValueError, match="no line"):
+        summarise([])
+
+
+def test_pairs_that_are_done_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out" / "grid.jsonl"
+    asked: list[tuple[str, int]] = []
+
+    class Here:
+        """Runs at once, in this process."""
+
+        def __init__(self, processes: int, **_: Any) -> None:
+            assert processes == 2
+
+        def __enter__(self) -> Here:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def submit(self, function: Any, arm: str, seed: int, **how: int) -> Any:
+            asked.append((arm, seed))
+            assert how == {"steps": 5, "every": 2}
+            done: grid.Future[dict[str, Any]] = grid.Future()
+            done.set_result({"arm": arm, "seed": seed})
+            return done
+
+    monkeypatch.setattr(grid, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(grid, "make_organism", lambda: None)
+    monkeypatch.setattr(grid.os, "environ", dict(grid.os.environ))
+    line = ["grid", str(output), "--steps", "5", "--every", "2", "--processes", "2", "--arms", "grpo", "dapo"]
+    for seeds in (["0"], ["0", "1"]):
+        monkeypatch.setattr(sys, "argv", [*line, "--seeds", *seeds])
+        grid.main()
+    assert asked == [("grpo", 0), ("dapo", 0), ("grpo", 1), ("dapo", 1)]
+    assert [json.loads(text) for text in output.read_text().splitlines()] == grid.read_rows(output)
+    assert len(grid.read_rows(output)) == 4
+
+
+def test_the_curve_counts_every_token_that_was_sampled(tmp_path: Path) -> None:
+    steps = [{"root": 100.0}, {"root": 50.0, "discarded": 30.0, "prompt": 999.0}, {"suffix": 20.0}]
+    lines: list[dict[str, Any]] = [
+        {
+            "step": number,
+            "wall_seconds": 1.0,
+            "seconds": {},
+            "metrics": {f"tokens/{kind}": {"kind": "sum", "value": value} for kind, value in tokens.items()},
+            "findings": [],
+        }
+        for number, tokens in enumerate(steps, start=1)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    evaluations = [
+        {"step": step, "greedy": {"accuracy": 0.5}, "sampled": {"accuracy": 0.25}} for step in (0, 2, 3)
+    ]
+    (tmp_path / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in evaluations))
+    curve = list(grid.read_curve(tmp_path))
+    assert [(point["step"], point["tokens"]) for point in curve] == [(0, 0), (2, 180), (3, 200)]
+    assert {(point["greedy"], point["sampled"]) for point in curve} == {(0.5, 0.25)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arm", ARMS)
+def test_an_arm_trains_and_gives_its_line(arm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = write_recipe(tmp_path).model_dump(mode="json")
+    base = parse_recipe({**tree, "evaluation": {"tasks": 4, "samples": 1}})
+    monkeypatch.setattr(grid, "make_organism", lambda: SimpleNamespace(recipe=base))
+    line = json.loads(json.dumps(grid.run_one(arm, 1, steps=2, every=1)))
+    assert [point["step"] for point in line["curve"]] == [0, 1, 2]
+    tokens = [point["tokens"] for point in line["curve"]]
+    assert tokens[0] == 0 < tokens[1] < tokens[2] == line["generated_tokens"]
+    assert (line["arm"], line["seed"], line["steps"]) == (arm, 1, 2)
+    assert 0 <= line["after"]["sampled"] <= 1
+    assert line["processor_seconds"] > 0
