@@ -189,5 +189,5 @@ async def check_gold(dataset: Dataset, verifier: Verifier, terminal: Terminal) -
         for reason, tasks in refused.items()
     ]
     if not kept:
-        raise DataError(f"{dataset.name}: no gold answer passes its own verifier; {lines[0]}")
+        raise DataError(f"{dataset.name}: the verifier accepts none of the gold answers; {lines[0]}")
     return dataset.select(kept), lines
