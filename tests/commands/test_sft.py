@@ -74,6 +74,13 @@ def test_a_run_learns_and_leaves_what_it_promises(
     assert not (folder / "rollouts.jsonl").exists()
 
 
+def test_its_figures_reach_a_tracker(turnpoint: Command, recipe: Path) -> None:
+    answer = turnpoint("sft", recipe, "trackers.tensorboard={}")
+    assert answer.status == 0, answer.err
+    files = [path for path in run_folder(recipe).rglob("*tfevents*") if path.is_file()]
+    assert b"cross_entropy" in b"".join(path.read_bytes() for path in files)
+
+
 def test_what_was_learnt_can_be_exported_and_trained_on(
     turnpoint: Command, recipe: Path, tiny_folder: Path
 ) -> None:

@@ -37,6 +37,7 @@ from turnpoint.reports.sft import (
 from turnpoint.reports.step import StepReport
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.text import plural
+from turnpoint.reports.trackers import Trackers
 from turnpoint.tasks import BatchOrder
 from turnpoint.training.packing import PackedStep
 from turnpoint.training.sft import Example, Schedule, learn, measure, pack_examples
@@ -74,8 +75,16 @@ def sft(config: SftConfig) -> SftResult:
             examples = encode_examples(solved, renderer, context=model.context_length, phase=phase)
         schedule = _schedule(config, examples)
         trainer = _trainer(config, model, steps=schedule.steps)
-        run = _Sft(config=config, model=model, trainer=trainer, folder=folder, terminal=terminal)
-        return run.train(solved, examples, schedule)
+        with Trackers.of(config.trackers, folder=folder.path, say=terminal.line) as trackers:
+            run = _Sft(
+                config=config,
+                model=model,
+                trainer=trainer,
+                folder=folder,
+                trackers=trackers,
+                terminal=terminal,
+            )
+            return run.train(solved, examples, schedule)
     finally:
         folder.discard_if_unused()
 
@@ -99,6 +108,7 @@ class _Sft:
     model: LoadedModel
     trainer: Trainer
     folder: RunFolder
+    trackers: Trackers
     terminal: Terminal
 
     def train(self, solved: Solved, examples: Examples, schedule: Schedule) -> SftResult:
@@ -109,6 +119,7 @@ class _Sft:
         if folder.note:
             self.terminal.line(folder.note, "yellow")
         self.terminal.plan(self._plan(solved, examples, schedule))
+        self.trackers.start()
         before = self._measure(examples.held_out, step=0)
         losses = asyncio.run(self._steps(examples.train, schedule))
         after = self._measure(examples.held_out, step=schedule.steps)
@@ -135,6 +146,7 @@ class _Sft:
                 await asyncio.sleep(0)  # Ctrl-C ends the run here, between two steps, and nowhere else
                 report = self._step([train[index] for index in schedule.batch(step)], step, phase)
                 saving.count(report.step)
+                self.trackers.step(report)
                 self._tell(report, schedule.steps)
                 losses.append(metric_values(report.metrics)["cross_entropy"])
                 if every is not None and saving.done % every == 0:
@@ -168,6 +180,7 @@ class _Sft:
         with self.terminal.phase("held-out examples", len(packed.trees)) as phase:
             measured = measure(self.trainer, packed, progress=phase.advance)
         self.folder.append_held_out(step, measured)
+        self.trackers.write(step, {"held_out/cross_entropy": measured.cross_entropy})
         return measured
 
     def _packed(self, examples: Sequence[Example]) -> PackedStep:
