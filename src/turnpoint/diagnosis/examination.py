@@ -68,8 +68,6 @@ class _Examination:
                 await self._live(trainer, budget, tasks, lengths, len(evaluation.tasks))
             except (TurnpointError, torch.OutOfMemoryError) as error:
                 self.checks.append(failed("live model", " ".join(str(error).split())))
-            finally:
-                trainer.zero_grad()
         return self._diagnosis(train.tasks[0])
 
     async def _judge(self) -> tuple[Dataset, Dataset]:
