@@ -140,6 +140,45 @@ def test_a_run_without_the_packages_of_its_trackers_goes_on(
     assert len(read_metrics(recipe.parent / "runs" / "tiny" / "metrics.jsonl")) == 2
 
 
+WANDB = """
+import json, pathlib
+from types import SimpleNamespace
+
+def Settings(**settings):
+    return settings
+
+def init(*, dir, **settings):
+    rows = pathlib.Path(dir) / "wandb" / "rows.wandb"
+    def log(figures):
+        with rows.open("a") as file:
+            file.write(json.dumps(figures) + "\\n")
+    return SimpleNamespace(log=log, finish=lambda: None, define_metric=lambda *_, **__: None)
+"""
+
+
+def test_every_step_and_evaluation_of_a_run_reaches_a_tracker(
+    turnpoint: Command, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (recipe.parent / "packages").mkdir()
+    (recipe.parent / "packages" / "wandb.py").write_text(WANDB)
+    monkeypatch.syspath_prepend(recipe.parent / "packages")
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    answer = turnpoint(
+        "train", recipe, "trackers.wandb.mode=offline", "training.steps=3", "evaluation.every=2"
+    )
+    assert answer.status == 0, answer.err
+    assert "dropped" not in answer.out
+    folder = recipe.parent / "runs" / "tiny"
+    rows = [json.loads(line) for line in (folder / "wandb" / "rows.wandb").read_text().splitlines()]
+    assert [row["step"] for row in rows if "evaluation/majority" in row] == [0, 2, 3]
+    steps = [row for row in rows if "reward" in row]
+    for row, record in zip(steps, read_metrics(folder / "metrics.jsonl"), strict=True):
+        assert row["step"] == record.step
+        assert dict(record.metrics).items() <= row.items()
+        assert row["seconds/rollouts"] == record.seconds["rollouts"]
+    monkeypatch.delitem(sys.modules, "wandb")
+
+
 def test_a_run_with_tensorboard_leaves_its_events(turnpoint: Command, recipe: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     answer = turnpoint("train", recipe, "trackers.tensorboard={}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -168,6 +170,35 @@ def test_a_tracker_that_hangs_costs_no_step_and_ends_within_its_patience(tmp_pat
     release.set()
 
 
+HANGING = """
+import pathlib, sys, time
+from turnpoint.reports.trackers import Trackers
+
+class Hanging:
+    name = about = pattern = "hanging"
+    place = pathlib.Path(sys.argv[1])
+    def start(self): time.sleep(1000)
+    def write(self, step, figures): pass
+    def finish(self): pass
+
+with Trackers([Hanging()], print, patience=0.1) as trackers:
+    trackers.start()
+    trackers.write(1, {})
+"""
+
+
+def test_a_tracker_that_hangs_does_not_keep_the_process_alive(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "tracker hanging dropped: not done" in done.stdout
+
+
 def test_a_tracker_that_does_not_keep_up_is_dropped_not_waited_for(tmp_path: Path) -> None:
     release = threading.Event()
     sink = FileSink(tmp_path, writing=lambda _: release.wait(60))
@@ -205,7 +236,8 @@ def test_one_that_writes_nothing_is_found_after_the_first_step(tmp_path: Path, o
     with Trackers([sink], said.append, patience=0.2) as trackers:
         trackers.start()
         trackers.write(1, {"reward": 1.0})
-        while len(said) < 2:
+        deadline = time.monotonic() + 30
+        while len(said) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
     assert f"nothing appeared in {tmp_path} after the first step" in said[1]
 

@@ -76,11 +76,10 @@ class Budget:
         new = step.samples_per_prompt * sampled
         return measure_training(
             self.trainer,
+            model.decoder,
             most_tokens=self.config.training.micro_batch_tokens,
             context=model.context_length,
             trained=new / (median_prompt + new),
-            vocab_size=model.decoder.vocab_size,
-            device=model.decoder.device,
         )
 
     def _memory(self, cost: TrainingCost, longest_prompt: int, held_out: int) -> Check:

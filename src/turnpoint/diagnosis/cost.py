@@ -11,7 +11,7 @@ processes blur it; what a backward pass needs besides is added by `overhead_byte
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import cast
 
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from turnpoint.diagnosis.rows import RowSize, Shape, pack_shape, size_of
+from turnpoint.models.decoder import Decoder
 from turnpoint.training.packing import PackedStep
 from turnpoint.training.step import Trainer
 
@@ -87,19 +88,20 @@ class TrainingCost:
 
 
 def measure_training(
-    trainer: Trainer, *, most_tokens: int, context: int, trained: float, vocab_size: int, device: torch.device
+    trainer: Trainer, decoder: Decoder, *, most_tokens: int, context: int, trained: float
 ) -> TrainingCost:
-    """Returns the cost of training, from rows of at most `most_tokens` tokens; gradients are dropped.
+    """Returns the cost of training `decoder`, from rows of at most `most_tokens` tokens; drops gradients.
 
     `trained`: the share of a row's tokens that were sampled; only those pass the output head. A row takes
     a few seconds, as far as a small one can tell.
     """
+    owned = {weight.untyped_storage().data_ptr() for weight in decoder.model.parameters()}
 
     def measured(tokens: int, length: int) -> tuple[RowSize, float, int]:
         sampled = min(length - 1, max(1, round(trained * length)))
         shape = Shape(prompts=tokens // length, samples=1, prompt_tokens=length - sampled, new_tokens=sampled)
-        step = pack_shape(shape, max_tokens=tokens, vocab_size=vocab_size, device=device)
-        return size_of(step.trees[0]), *_measured(trainer, step)
+        step = pack_shape(shape, max_tokens=tokens, vocab_size=decoder.vocab_size, device=decoder.device)
+        return size_of(step.trees[0]), *_measured(trainer, step, owned)
 
     few = min(_FEW, context // 2 * 2)
     try:
@@ -118,9 +120,11 @@ def measure_training(
     )
 
 
-def _measured(trainer: Trainer, step: PackedStep) -> tuple[float, int]:
-    """Returns the seconds of forward and backward, and the bytes that autograd saved in between."""
-    owned = {weight.untyped_storage().data_ptr() for weight in trainer.publish().values()}
+def _measured(trainer: Trainer, step: PackedStep, owned: Container[int]) -> tuple[float, int]:
+    """Returns the seconds of forward and backward, and the bytes that autograd saved in between.
+
+    `owned`: where weights lie; autograd refers to them, and they are there anyway.
+    """
     saved: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:

@@ -59,7 +59,8 @@ class _Examination:
 
     async def run(self) -> Diagnosis:
         subject = self.subject
-        trainer = make_trainer(subject.config, subject.policy)
+        # a pull to a reference is left out: its forward pass is counted, the rest of it costs nothing
+        trainer = make_trainer(subject.config.model_copy(update={"kl": None}), subject.policy)
         budget = Budget.begin(subject.config, subject.policy, trainer, subject.room)
         train, evaluation = await self._judge()
         self._templates(train.tasks[0])
@@ -69,8 +70,6 @@ class _Examination:
                 await self._live(trainer, budget, tasks, lengths, len(evaluation.tasks))
             except (TurnpointError, torch.OutOfMemoryError) as error:
                 self.checks.append(failed("live model", " ".join(str(error).split())))
-            finally:
-                trainer.zero_grad()
         return self._diagnosis(train.tasks[0])
 
     async def _judge(self) -> tuple[Dataset, Dataset]:
