@@ -106,6 +106,14 @@ def test_another_model_as_reference(recipe: Path, tmp_path: Path) -> None:
     assert first.metrics["kl"] > 1e-3
 
 
+@pytest.mark.parametrize("kind", ["start", "base"])
+def test_an_adapter_is_pulled_towards_its_base(recipe: Path, kind: str) -> None:
+    settings = ("model.adapter.rank=2", "kl.coef=0.01", f"kl.reference.kind={kind}")
+    first, second = steps(run(recipe, *settings))
+    assert first.metrics["kl"] == pytest.approx(0, abs=1e-9)
+    assert second.metrics["kl"] > 0
+
+
 def test_a_correction_says_what_it_cut(recipe: Path) -> None:
     first, *_ = steps(run(recipe, "correction.cap=2.0"))
     assert first.metrics["correction_mean"] == pytest.approx(1, abs=1e-4)

@@ -81,6 +81,18 @@ def test_its_figures_reach_a_tracker(turnpoint: Command, recipe: Path) -> None:
     assert b"cross_entropy" in b"".join(path.read_bytes() for path in files)
 
 
+def test_an_adapter_alone_learns_and_is_exported(turnpoint: Command, recipe: Path) -> None:
+    answer = turnpoint("sft", recipe, "model.adapter.rank=2")
+    assert answer.status == 0, answer.err
+    assert "LoRA rank 2" in answer.out
+    saved = latest_checkpoint(run_folder(recipe) / "checkpoints")
+    assert saved is not None
+    assert all("lora" in name for name in load_checkpoint(saved).state if name != "steps")
+    adapter = recipe.parent / "adapter"
+    assert turnpoint("export", run_folder(recipe), adapter, "--adapter").status == 0
+    assert (adapter / "adapter_config.json").exists()
+
+
 def test_what_was_learnt_can_be_exported_and_trained_on(
     turnpoint: Command, recipe: Path, tiny_folder: Path
 ) -> None:
