@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from turnpoint.config import dump_recipe, load_recipe
+from turnpoint.config import dump_recipe, load_run_recipe
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_shipped_recipe_loads_and_survives_being_written(path: Path, tmp_path: Path) -> None:
-    recipe = load_recipe(path)
+    recipe = load_run_recipe(path)
     (tmp_path / "resolved.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
-    assert load_recipe(tmp_path / "resolved.yaml") == recipe
+    assert load_run_recipe(tmp_path / "resolved.yaml") == recipe
     assert path.read_text(encoding="utf-8").startswith("# ")  # says what it is for
 
 
 def test_names_are_unique() -> None:
-    names = [load_recipe(path).name for path in RECIPES]
+    names = [load_run_recipe(path).name for path in RECIPES]
     assert len(set(names)) == len(names) > 4
