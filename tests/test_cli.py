@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -335,6 +336,16 @@ def test_engine_and_trainer_that_disagree_stop_before_the_weights_move(
     assert latest_checkpoint(folder / "checkpoints") is None
 
 
+@contextmanager
+def default_hangup() -> Generator[None]:
+    """What starts inside does not ignore SIGHUP, as it would if these tests ran under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_polite_end_saves(recipe: Path, end: signal.Signals) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -347,9 +358,10 @@ def test_a_polite_end_saves(recipe: Path, end: signal.Signals) -> None:
         "training.steps=100000",
         "evaluation=null",
     ]
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    with default_hangup():
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
     metrics = recipe.parent / "runs" / "tiny" / "metrics.jsonl"
     deadline = time.monotonic() + 120
     while not (metrics.exists() and metrics.read_text().count("\n") >= 2):

@@ -47,7 +47,9 @@ def test_a_metric_has_one_source() -> None:
 
 
 def test_metrics_and_findings_of_both_sides() -> None:
-    report = report_of([make_group([0.0, 0.0])], {"ratio_deviation": Max(0.9)})
+    report = report_of(
+        [make_group([0.0, 0.0])], {"ratio_deviation": Max(0.9), "clip_fraction": Mean(1.0, 2.0)}
+    )
     assert report.metrics["reward"].value == 0.0
     assert report.metrics["ratio_deviation"].value == 0.9
     assert [finding.rule for finding in report.findings] == ["signal", "ratio"]
