@@ -83,7 +83,7 @@ def test_dropout_and_absolute_positions_do_not_come_between_them(recipe: Path, t
     [
         ["kl.coef=0.1"],
         ["correction.cap=2", "training.epochs=2", "training.mini_batches=2"],
-        ["loss.kind=gspo", "advantage.overlong.kind=mask", "rollout.refill.rounds=2"],
+        ["loss.aggregation=constant", "advantage.overlong.kind=mask", "rollout.refill.rounds=2"],
     ],
 )
 def test_every_kind_of_recipe_can_be_examined(recipe: Path, overrides: list[str]) -> None:
