@@ -346,6 +346,16 @@ def default_hangup() -> Generator[None]:
         signal.signal(signal.SIGHUP, before)
 
 
+@contextmanager
+def ignored_interrupt() -> Generator[None]:
+    """What starts inside ignores SIGINT, as a background job of a script does."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_polite_end_saves(recipe: Path, end: signal.Signals) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -358,7 +368,7 @@ def test_a_polite_end_saves(recipe: Path, end: signal.Signals) -> None:
         "training.steps=100000",
         "evaluation=null",
     ]
-    with default_hangup():
+    with default_hangup() if end is not signal.SIGTERM else ignored_interrupt():
         process = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
