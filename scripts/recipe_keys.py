@@ -35,10 +35,11 @@ _NOTHING: Mapping[str, FieldInfo] = {}
 
 
 def meanings(section: Section) -> dict[str, str]:
-    """Returns the docstring below each key of `section`."""
+    """Returns the docstring below each key of `section`, those of its bases too."""
+    parents = [it for it in section.__bases__ if issubclass(it, BaseModel) and it is not BaseModel]
+    found = {key: text for parent in parents for key, text in meanings(parent).items()}
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
     assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
     for key, text in zip(body.body, body.body[1:], strict=False):
         match key, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):

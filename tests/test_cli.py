@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,53 +12,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.recipe import write_tiny_recipe
 from tests.runs import state_bytes
-from tests.tiny import save_tiny_model
-from turnpoint import cli
+from tests.typed import Command, end, holds_lines, start
 from turnpoint.errors import RunFolderError
 from turnpoint.reports.run_log import RunFolder, read_metrics
 from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout import read_groups
 from turnpoint.training import checkpoint
 from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a command left behind."""
-
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Answer]
-
-
-@pytest.fixture
-def turnpoint(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    def run(*arguments: str | Path) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["turnpoint", *map(str, arguments)])
-        try:
-            cli.main()
-            status = 0
-        except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-        said = capsys.readouterr()
-        return Answer(status=status, out=said.out, err=said.err)
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
-
-
-@pytest.fixture
-def recipe(tmp_path: Path, tiny_folder: Path) -> Path:
-    return write_tiny_recipe(tmp_path / "recipe.yaml", model=tiny_folder)
 
 
 def test_a_run_trains_and_leaves_what_it_promises(
@@ -336,53 +291,13 @@ def test_engine_and_trainer_that_disagree_stop_before_the_weights_move(
     assert latest_checkpoint(folder / "checkpoints") is None
 
 
-@contextmanager
-def default_hangup() -> Generator[None]:
-    """What starts inside does not ignore SIGHUP, as it would if these tests ran under nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-@contextmanager
-def ignored_interrupt() -> Generator[None]:
-    """What starts inside ignores SIGINT, as a background job of a script does."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_polite_end_saves(recipe: Path, end: signal.Signals) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [
-        sys.executable,
-        "-m",
-        "turnpoint",
-        "train",
-        str(recipe),
-        "training.steps=100000",
-        "evaluation=null",
-    ]
-    with default_hangup() if end is not signal.SIGTERM else ignored_interrupt():
-        process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_polite_end_saves(recipe: Path, how: signal.Signals) -> None:
+    """SIGTERM also where SIGINT is ignored, as in a job that a script started in the background."""
     metrics = recipe.parent / "runs" / "tiny" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    process.send_signal(end)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
-    assert "stopped after" in out
+    ignoring = [signal.SIGINT] if how is signal.SIGTERM else []
+    process = start("train", recipe, "training.steps=100000", "evaluation=null", ignoring=ignoring)
+    assert "stopped after" in end(process, how, when=lambda: holds_lines(metrics, 2))
     saved = latest_checkpoint(recipe.parent / "runs" / "tiny" / "checkpoints")
     assert saved is not None
     assert int(saved.name.removeprefix("step-")) == len(read_metrics(metrics))

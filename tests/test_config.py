@@ -109,7 +109,7 @@ SECTIONS = [
     for name in config.__all__
     if isinstance(section := getattr(config, name), type)
     and issubclass(section, config.Recipe)
-    and section not in (config.Recipe, config.SftConfig, config.SftTrainingConfig)
+    and section not in (config.Recipe, config.SftConfig, config.SftTrainingConfig, config.StepConfig)
 ]
 KEYS = sorted({name for section in SECTIONS for name in section.model_fields})
 

@@ -21,8 +21,8 @@ def blocks(language: str) -> list[str]:
 
 def test_the_recipe_is_a_recipe() -> None:
     whole, verifier = (yaml.safe_load(block) for block in blocks("yaml"))
-    parse_recipe(whole)
-    parse_recipe({**whole, **verifier})
+    assert parse_recipe(whole).name == "mine"
+    assert parse_recipe({**whole, **verifier}).verifier.kind == "function"
 
 
 def test_the_reward_function_judges() -> None:
@@ -38,12 +38,13 @@ def settings() -> list[str]:
 
 
 @pytest.mark.parametrize("setting", settings())
-def test_the_keys_of_the_table_are_keys(tmp_path: Path, setting: str) -> None:
+def test_the_keys_of_the_table_change_the_recipe(tmp_path: Path, setting: str) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("tasks: {kind: jsonl, path: a}\n")
     key, _, value = setting.partition(": ")
     defaults = {"training.epochs": "2", "training.mini_batches": "2"}
-    load_recipe(recipe, [f"{key}={(value or defaults[key]).replace('N', '8')}"])
+    changed = load_recipe(recipe, [f"{key}={(value or defaults[key]).replace('N', '8')}"])
+    assert changed != load_recipe(recipe)
 
 
 def test_the_table_was_found() -> None:

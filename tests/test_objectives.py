@@ -8,21 +8,10 @@ import pytest
 import torch
 
 import turnpoint as tp
-from tests.recipe import write_tiny_recipe
 from tests.tiny import save_tiny_model
 from turnpoint.errors import TrainingError
 from turnpoint.reports.run_log import StepRecord, read_metrics
 from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
-
-
-@pytest.fixture(scope="module")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
-
-
-@pytest.fixture
-def recipe(tmp_path: Path, tiny_folder: Path) -> Path:
-    return write_tiny_recipe(tmp_path / "recipe.yaml", model=tiny_folder)
 
 
 def run(recipe: Path, *overrides: str) -> Path:

@@ -11,6 +11,7 @@ from turnpoint.config import (
     GspoLoss,
     LossConfig,
     ModelReference,
+    OptimizerConfig,
     OverlongMask,
     OverlongPenalty,
     PpoClipLoss,
@@ -22,6 +23,7 @@ from turnpoint.credit.overlong import MaskTruncated, Overlong, SoftPenalty
 from turnpoint.errors import ModelError
 from turnpoint.losses import policy_gradient_loss
 from turnpoint.models.adapter import base_state
+from turnpoint.models.decoder import Decoder
 from turnpoint.models.loading import LoadedModel, load_model
 from turnpoint.protocols import Loss
 from turnpoint.rollout.refill import Refill
@@ -68,20 +70,41 @@ def make_loss(loss: LossConfig) -> Loss:
 
 def make_trainer(config: RunConfig, policy: Policy) -> Trainer:
     """Returns the trainer of `policy`; it trains the weights that the engine samples with, in place."""
-    optimizer = config.optimizer
-    return Trainer(
+    return build_trainer(
         policy.model.decoder,
+        config.optimizer,
         temperature=config.sampling.temperature,
         loss=make_loss(config.loss),
         pull=make_pull(config),
         head_chunk_tokens=config.training.head_chunk_tokens,
+        total_steps=config.training.steps * config.updates_per_step,
+    )
+
+
+def build_trainer(
+    decoder: Decoder,
+    optimizer: OptimizerConfig,
+    *,
+    loss: Loss,
+    head_chunk_tokens: int,
+    total_steps: int,
+    temperature: float = 1.0,
+    pull: Pull | None = None,
+) -> Trainer:
+    """Returns a trainer of `decoder` that takes at most `total_steps` updates, as its schedule knows."""
+    return Trainer(
+        decoder,
+        temperature=temperature,
+        loss=loss,
+        pull=pull,
+        head_chunk_tokens=head_chunk_tokens,
         learning_rate=optimizer.learning_rate,
         betas=optimizer.betas,
         weight_decay=optimizer.weight_decay,
         max_grad_norm=optimizer.max_grad_norm,
         schedule=optimizer.schedule,
         warmup_steps=optimizer.warmup_steps,
-        total_steps=config.training.steps * config.updates_per_step,
+        total_steps=total_steps,
     )
 
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import turnpoint as tp
-from tests.commands.typed import Command, is_one_line
 from tests.recipe import write_tiny_recipe
+from tests.typed import Command, end, holds_lines, is_one_line, start
 from turnpoint.errors import EngineError
 from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout.rollouter import Rollouter
@@ -219,25 +216,11 @@ def test_output_that_cannot_be_written_leaves_the_rates(
     assert len(judged(out)) == 15
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_a_polite_end_keeps_what_was_judged(recipe: Path, out: Path, end: signal.Signals) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_polite_end_keeps_what_was_judged(recipe: Path, out: Path, how: signal.Signals) -> None:
     slow = f"verifier.path={recipe.parent / 'judge.py'}:slow"
-    command = [sys.executable, "-m", "turnpoint", "filter", str(recipe), str(out), slow, "--samples", "64"]
-    command.append("engine.max_running=8")
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    rates = out.with_name(f"{out.name}.rates")
-    deadline = time.monotonic() + 120
-    while not (rates.exists() and rates.read_text().count("\n") >= 3):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(end)
-    said, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
+    process = start("filter", recipe, out, slow, "--samples", "64", "engine.max_running=8")
+    said = end(process, how, when=lambda: holds_lines(out.with_name(f"{out.name}.rates"), 3))
     assert "the same command goes on from there" in said
     assert not out.exists()
     assert len(judged(out)) >= 2

@@ -16,7 +16,6 @@ import yaml
 import turnpoint as tp
 from tests.recipe import write_tiny_recipe
 from tests.runs import assert_same_run, picture_after_every_write, rollouts, rows, state_bytes
-from tests.tiny import save_tiny_model
 from turnpoint.commands import saving
 from turnpoint.errors import DataError, RecipeError, RunFolderError, TrainingError
 from turnpoint.reports.run_lock import locked
@@ -29,20 +28,10 @@ EVERY = ["evaluation.every=3"]
 
 
 @pytest.fixture(scope="module")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
-
-
-@pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
     """Six steps that nothing interrupts, evaluated before, after three, and after."""
     recipe = write_tiny_recipe(tmp_path_factory.mktemp("whole") / "recipe.yaml", model=tiny_folder)
     return tp.train(tp.load_recipe(recipe, ["training.steps=6", *EVERY])).folder
-
-
-@pytest.fixture
-def recipe(tmp_path: Path, tiny_folder: Path) -> Path:
-    return write_tiny_recipe(tmp_path / "recipe.yaml", model=tiny_folder)
 
 
 def three_steps(recipe: Path, *overrides: str) -> Path:

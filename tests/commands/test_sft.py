@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +13,8 @@ import yaml
 from transformers import AutoModelForCausalLM
 
 import turnpoint as tp
-from tests.commands.typed import Command, is_one_line
 from tests.recipe import write_tiny_recipe
+from tests.typed import Command, end, holds_lines, is_one_line, start
 from turnpoint.reports.run_log import read_metrics
 from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
 
@@ -75,6 +71,7 @@ def test_a_run_learns_and_leaves_what_it_promises(
 
 
 def test_its_figures_reach_a_tracker(turnpoint: Command, recipe: Path) -> None:
+    pytest.importorskip("tensorboard")
     answer = turnpoint("sft", recipe, "trackers.tensorboard={}")
     assert answer.status == 0, answer.err
     files = [path for path in run_folder(recipe).rglob("*tfevents*") if path.is_file()]
@@ -267,24 +264,11 @@ def test_export_without_a_checkpoint_is_refused(turnpoint: Command, recipe: Path
     assert is_one_line(answer, "no complete checkpoint")
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_a_polite_end_saves(recipe: Path, end: signal.Signals) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "turnpoint", "sft", str(recipe), "training.epochs=100000"]
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_polite_end_saves(recipe: Path, how: signal.Signals) -> None:
     metrics = run_folder(recipe) / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    process.send_signal(end)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
-    assert "stopped after" in out
+    process = start("sft", recipe, "training.epochs=100000")
+    assert "stopped after" in end(process, how, when=lambda: holds_lines(metrics, 2))
     saved = latest_checkpoint(run_folder(recipe) / "checkpoints")
     assert saved is not None
     checkpoint = load_checkpoint(saved)

@@ -3,43 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import turnpoint as tp
-from turnpoint import cli
+from tests.typed import Command, start
 from turnpoint.reports.run_log import read_metrics
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a command left behind."""
-
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Answer]
-
-
-@pytest.fixture
-def turnpoint(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    def run(*arguments: str | Path) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["turnpoint", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        said = capsys.readouterr()
-        return Answer(status=int(end.value.code or 0), out=said.out, err=said.err)
-
-    return run
 
 
 def test_a_sound_recipe_is_told_line_by_line(turnpoint: Command, recipe: Path) -> None:
@@ -102,15 +74,8 @@ def test_dropping_long_prompts_is_a_warning_with_their_number(turnpoint: Command
 
 
 def test_it_ends_at_once_when_it_is_interrupted(recipe: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "turnpoint", "doctor", str(recipe), "sampling.max_new_tokens=200"]
-    process = subprocess.Popen(
-        [*command, "rollout.samples_per_prompt=200", "--seconds=1000"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    settings = ("sampling.max_new_tokens=200", "rollout.samples_per_prompt=200", "--seconds=1000")
+    process = start("doctor", recipe, *settings)
     assert process.stdout is not None
     while "sampling" not in (line := process.stdout.readline()):
         assert line, process.communicate()

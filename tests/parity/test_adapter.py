@@ -16,8 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.adapters import adapted, disturb, frozen_copies, logits_of, merge_by_hand, plain, trained_tensors
 from tests.engine.serve import ask, generate, logprobs_of, make_engine, prompt, score
-from tests.recipe import write_tiny_recipe
-from tests.tiny import ARCHITECTURES, save_tiny_model, tiny_model
+from tests.tiny import ARCHITECTURES, tiny_model
 from tests.training.groups import FLAT, FORKED, make_credits, make_group, make_item, pack
 from turnpoint.assemble import Policy, adapt, load_policy
 from turnpoint.commands.common import restore
@@ -132,11 +131,6 @@ def test_a_state_goes_on_bit_for_bit(dtype: torch.dtype) -> None:
 # --- a whole run --------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def recipe(tmp_path: Path) -> Path:
-    return write_tiny_recipe(tmp_path / "recipe.yaml", model=save_tiny_model(tmp_path / "tiny"))
-
-
 def policy_of(run: Path) -> Policy:
     """Returns the policy that a run folder says it trained."""
     config = load_recipe(run / "recipe.yaml")
@@ -158,7 +152,9 @@ def read_by_peft(base: Path, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_run_is_exported_both_ways_and_evaluated(recipe: Path, tmp_path: Path, dtype: str) -> None:
+def test_a_run_is_exported_both_ways_and_evaluated(
+    recipe: Path, tmp_path: Path, tiny_folder: Path, dtype: str
+) -> None:
     run = train(load_recipe(recipe, ["model.adapter={rank: 4}", f"model.dtype={dtype}"])).folder
     path = latest_checkpoint(run / "checkpoints")
     assert path is not None
@@ -171,14 +167,12 @@ def test_a_run_is_exported_both_ways_and_evaluated(recipe: Path, tmp_path: Path,
     assert str(merged.dtype) == f"torch.{dtype}"
     expected = merged_state(policy.model.decoder.model)
     assert weights_checksum(merged.state_dict()) == weights_checksum(expected)
-    adapter = read_by_peft(tmp_path / "tiny", export(run, tmp_path / "adapter", adapter=True))
+    adapter = read_by_peft(tiny_folder, export(run, tmp_path / "adapter", adapter=True))
     if dtype == "float32":  # in bfloat16, B A is rounded together with W when merged, and beside it when not
         with torch.no_grad():
             torch.testing.assert_close(law_of(merged), logits, rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(law_of(adapter), logits, rtol=1e-4, atol=1e-4)
-    base: dict[str, torch.Tensor] = cast(Any, safetensors_torch).load_file(
-        tmp_path / "tiny" / "model.safetensors"
-    )
+    base: dict[str, torch.Tensor] = cast(Any, safetensors_torch).load_file(tiny_folder / "model.safetensors")
     held = policy.model.decoder.model.state_dict()
     for name, weight in base.items():
         path_in_model = name if name in held else f"{name.removesuffix('.weight')}.base_layer.weight"

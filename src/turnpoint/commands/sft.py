@@ -24,6 +24,7 @@ from turnpoint.errors import DataError, RecipeError
 from turnpoint.losses import cross_entropy_loss
 from turnpoint.metrics import metric_values
 from turnpoint.models.loading import LoadedModel
+from turnpoint.objective import build_trainer
 from turnpoint.reports.phase import Phase
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.sft import (
@@ -228,16 +229,10 @@ def _schedule(config: SftConfig, examples: Examples) -> Schedule:
 
 
 def _trainer(config: SftConfig, model: LoadedModel, *, steps: int) -> Trainer:
-    optimizer = config.optimizer
-    return Trainer(
+    return build_trainer(
         model.decoder,
+        config.optimizer,
         loss=cross_entropy_loss,
         head_chunk_tokens=config.training.head_chunk_tokens,
-        learning_rate=optimizer.learning_rate,
-        betas=optimizer.betas,
-        weight_decay=optimizer.weight_decay,
-        max_grad_norm=optimizer.max_grad_norm,
-        schedule=optimizer.schedule,
-        warmup_steps=optimizer.warmup_steps,
         total_steps=steps,
     )

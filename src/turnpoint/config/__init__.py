@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from turnpoint.config.learning import RolloutConfig as RolloutConfig
     from turnpoint.config.learning import SamplingConfig as SamplingConfig
     from turnpoint.config.learning import StartReference as StartReference
+    from turnpoint.config.learning import StepConfig as StepConfig
     from turnpoint.config.learning import TensorBoardConfig as TensorBoardConfig
     from turnpoint.config.learning import TrackersConfig as TrackersConfig
     from turnpoint.config.learning import TrackioConfig as TrackioConfig
@@ -106,6 +107,7 @@ __all__ = [
     "SftConfig",
     "SftTrainingConfig",
     "StartReference",
+    "StepConfig",
     "TasksConfig",
     "TensorBoardConfig",
     "TrackersConfig",
@@ -165,6 +167,7 @@ __getattr__ = lazy(
         "SftConfig": "recipes",
         "SftTrainingConfig": "recipes",
         "StartReference": "learning",
+        "StepConfig": "learning",
         "TasksConfig": "asking",
         "TensorBoardConfig": "learning",
         "TrackersConfig": "learning",

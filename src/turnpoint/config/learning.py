@@ -211,7 +211,18 @@ class OptimizerConfig(Recipe):
         return self
 
 
-class TrainingConfig(Recipe):
+class StepConfig(Recipe):
+    """How much goes through the network at once, and when a run saves."""
+
+    micro_batch_tokens: PositiveInt = 4096
+    """Packed tokens in one forward and backward; changes memory and speed, never the gradient."""
+    head_chunk_tokens: PositiveInt = 128
+    """Tokens whose logits exist at the same time; changes memory and speed, never the gradient."""
+    save_every: PositiveInt | None = None
+    """Steps between checkpoints; the last step and Ctrl-C always save."""
+
+
+class TrainingConfig(StepConfig):
     """How long, how often each batch is used, and how much goes through the network at once."""
 
     steps: PositiveInt = 100
@@ -220,14 +231,8 @@ class TrainingConfig(Recipe):
     """How often each batch is gone through."""
     mini_batches: PositiveInt = 1
     """Updates per epoch, each over its share of the step's prompts."""
-    micro_batch_tokens: PositiveInt = 4096
-    """Packed tokens in one forward and backward; changes memory and speed, never the gradient."""
-    head_chunk_tokens: PositiveInt = 128
-    """Tokens whose logits exist at the same time; changes memory and speed, never the gradient."""
     mismatch_tolerance: PositiveFloat = 0.1
     """Largest mean |engine - trainer| log-probability, nats, before the first step is refused."""
-    save_every: PositiveInt | None = None
-    """Steps between checkpoints; the last step and Ctrl-C always save."""
 
 
 class EvaluationConfig(Recipe):

@@ -28,6 +28,7 @@ from turnpoint.config.learning import (
     PpoClipLoss,
     RolloutConfig,
     SamplingConfig,
+    StepConfig,
     TrackersConfig,
     TrainingConfig,
 )
@@ -108,18 +109,12 @@ class RunConfig(Recipe):
             )
 
 
-class SftTrainingConfig(Recipe):
+class SftTrainingConfig(StepConfig):
     """How long, and how much goes through the network at once."""
 
     epochs: PositiveFloat = 1.0
     """Passes over the examples."""
     examples_per_step: PositiveInt = 32
-    micro_batch_tokens: PositiveInt = 4096
-    """Packed tokens in one forward and backward; changes memory and speed, never the gradient."""
-    head_chunk_tokens: PositiveInt = 128
-    """Tokens whose logits exist at the same time; changes memory and speed, never the gradient."""
-    save_every: PositiveInt | None = None
-    """Steps between checkpoints; the last step and Ctrl-C always save."""
 
 
 class SftConfig(Recipe):

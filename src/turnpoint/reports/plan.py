@@ -98,7 +98,10 @@ def make_plan(
             ("run", (_run(config, num_train), _evaluation(config.evaluation))),
             ("objective", tuple(objective_lines(config))),
             ("optimizer", (optimizer_line(config.optimizer),)),
-            ("files", (_files(config, folder),)),
+            (
+                "files",
+                (files_line(folder, "metrics.jsonl, rollouts.jsonl", save_every=config.training.save_every),),
+            ),
         ),
         first_prompt=tuple(prompt_lines(first_prompt)),
         first_prompt_tokens=prompt_lengths[0],
@@ -203,10 +206,10 @@ def optimizer_line(optimizer: OptimizerConfig) -> str:
     )
 
 
-def _files(config: RunConfig, folder: Path) -> str:
-    every = config.training.save_every
-    when = f"every {plural(every, 'step')} and at the end" if every else "at the end"
-    return f"{visible(str(folder))}/ (metrics.jsonl, rollouts.jsonl, checkpoints {when})"
+def files_line(folder: Path, logs: str, *, save_every: int | None) -> str:
+    """Says where a run's files are and when it saves."""
+    when = f"every {plural(save_every, 'step')} and at the end" if save_every else "at the end"
+    return f"{visible(str(folder))}/ ({logs}, checkpoints {when})"
 
 
 _SHOWN_LINES = 12

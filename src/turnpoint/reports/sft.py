@@ -9,7 +9,14 @@ from pathlib import Path
 
 from turnpoint.config import SftConfig
 from turnpoint.reports.findings import Finding
-from turnpoint.reports.plan import ModelFacts, model_lines, optimizer_line, prompt_form, prompt_lines
+from turnpoint.reports.plan import (
+    ModelFacts,
+    files_line,
+    model_lines,
+    optimizer_line,
+    prompt_form,
+    prompt_lines,
+)
 from turnpoint.reports.step import StepReport
 from turnpoint.reports.text import cut, number, plural, visible
 
@@ -68,7 +75,7 @@ def make_sft_plan(
             ("run", (_run(config, count, steps),)),
             ("objective", ("cross-entropy, mean over the solution tokens of a step; prompts do not train",)),
             ("optimizer", (optimizer_line(config.optimizer),)),
-            ("files", (_files(config, folder),)),
+            ("files", (files_line(folder, "metrics.jsonl", save_every=config.training.save_every),)),
         ),
         first_prompt=tuple(prompt_lines(examples.first_prompt)),
         first_prompt_tokens=examples.first_prompt_tokens,
@@ -97,12 +104,6 @@ def _run(config: SftConfig, count: int, steps: int) -> str:
         f"{plural(steps, 'step')} of {plural(training.examples_per_step, 'example')} = {passes} over "
         f"{plural(count, 'example')}; seed {config.seed}"
     )
-
-
-def _files(config: SftConfig, folder: Path) -> str:
-    every = config.training.save_every
-    when = f"every {plural(every, 'step')} and at the end" if every else "at the end"
-    return f"{visible(str(folder))}/ (metrics.jsonl, checkpoints {when})"
 
 
 def sft_step_fields(report: StepReport, *, steps: int) -> list[str]:
