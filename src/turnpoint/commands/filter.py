@@ -19,7 +19,6 @@ from turnpoint.reports.pass_rates import histogram, spread, wider
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.text import plural
 from turnpoint.rollout.difficulty import PASSED, PassRate, RatesFile, judge_tasks
-from turnpoint.rollout.rollouter import Rollouter
 from turnpoint.tasks import Dataset
 from turnpoint.tasks.write import task_row, write_rows
 from turnpoint.types import Json, Message, Task
@@ -117,15 +116,7 @@ async def _judge(session: Session, dataset: Dataset, file: RatesFile, samples: i
     )
     if len(left) < len(tasks):
         terminal.line(f"  {plural(len(tasks) - len(left), 'problem')} judged before, {len(left)} left")
-    rollouter = Rollouter(
-        session.policy.engine,
-        session.policy.renderer,
-        session.verifier,
-        samples_per_prompt=samples,
-        temperature=config.sampling.temperature,
-        max_new_tokens=config.sampling.max_new_tokens,
-        seed=config.seed,
-    )
+    rollouter = session.rollouter(samples)
     try:
         with terminal.phase("rollouts", len(left) * samples) as phase:
 

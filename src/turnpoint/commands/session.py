@@ -11,6 +11,7 @@ from turnpoint.protocols import Verifier
 from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout.evaluate import Evaluation
 from turnpoint.rollout.evaluate import evaluate as evaluate_tasks
+from turnpoint.rollout.rollouter import Rollouter
 from turnpoint.tasks import Dataset
 from turnpoint.types import Task
 
@@ -23,6 +24,19 @@ class Session:
     policy: Policy
     verifier: Verifier
     terminal: Terminal
+
+    def rollouter(self, samples: int) -> Rollouter:
+        """Returns what samples and judges groups of `samples` rollouts, as the recipe says."""
+        sampling = self.config.sampling
+        return Rollouter(
+            self.policy.engine,
+            self.policy.renderer,
+            self.verifier,
+            samples_per_prompt=samples,
+            temperature=sampling.temperature,
+            max_new_tokens=sampling.max_new_tokens,
+            seed=self.config.seed,
+        )
 
     async def evaluate_held_out(self, dataset: Dataset, how: EvaluationConfig, title: str) -> Evaluation:
         """Evaluates the usable tasks of `dataset`."""

@@ -33,7 +33,6 @@ from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.trackers import Trackers
 from turnpoint.rollout.evaluate import Evaluation
 from turnpoint.rollout.recorder import RolloutWriter
-from turnpoint.rollout.rollouter import Rollouter
 from turnpoint.tasks import BatchOrder, Dataset, Fingerprints, TaskStream
 from turnpoint.training.loop import Loop, publish
 from turnpoint.training.packing import pack_step
@@ -204,18 +203,10 @@ class _Training:
         saving: Saving,
     ) -> Loop:
         config = self.session.config
-        rollout, sampling, training = config.rollout, config.sampling, config.training
+        sampling, training = config.sampling, config.training
         return Loop(
             stream=stream,
-            rollouter=Rollouter(
-                self.session.policy.engine,
-                self.session.policy.renderer,
-                self.session.verifier,
-                samples_per_prompt=rollout.samples_per_prompt,
-                temperature=sampling.temperature,
-                max_new_tokens=sampling.max_new_tokens,
-                seed=config.seed,
-            ),
+            rollouter=self.session.rollouter(config.rollout.samples_per_prompt),
             refill=make_refill(config),
             advantage=make_advantage(config),
             pack=partial(
