@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from transformers import AutoModelForCausalLM
 
 from tests.runs import state_bytes
-from tests.typed import Command, end, holds_lines, start
+from tests.typed import Command, end, holds_lines, is_one_line, start
 from turnpoint.errors import RunFolderError
 from turnpoint.reports.run_log import RunFolder, read_metrics
 from turnpoint.reports.terminal import Terminal
@@ -204,6 +206,31 @@ def test_an_adapter_is_trained_continued_and_exported(
     after: Any = AutoModelForCausalLM.from_pretrained(merged)
     kept = {name for name, weight in before.named_parameters() if weight.equal(after.get_parameter(name))}
     assert {name for name, _ in before.named_parameters() if "_proj." not in name} == kept
+
+
+@pytest.mark.parametrize("command", [("eval",), ("export", "out"), ("export", "out", "--adapter")])
+def test_an_adapter_is_not_put_on_another_base(
+    turnpoint: Command, recipe: Path, tiny_folder: Path, command: tuple[str, ...]
+) -> None:
+    base = shutil.copytree(tiny_folder, recipe.parent / "base")
+    answer = turnpoint(
+        "train",
+        recipe,
+        "model.adapter={rank: 4}",
+        f"model.path={base}",
+        "training.steps=1",
+        "evaluation=null",
+    )
+    assert answer.status == 0, answer.err
+    state = safetensors.torch.load_file(base / "model.safetensors")
+    state["model.norm.weight"][0] += 1
+    safetensors.torch.save_file(state, base / "model.safetensors", metadata={"format": "pt"})
+    run, out = recipe.parent / "runs" / "tiny", recipe.parent / "out"
+    name, *rest = command
+    overrides = ["evaluation.tasks=4"] if name == "eval" else []
+    answer = turnpoint(name, run, *(out if it == "out" else it for it in rest), *overrides)
+    assert is_one_line(answer, f"model {base} does not hold the weights that {run} began with")
+    assert not out.exists()
 
 
 def test_an_empty_dataset_is_named(turnpoint: Command, recipe: Path) -> None:

@@ -146,26 +146,6 @@ def test_all_keys_are_all_keys() -> None:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        (
-            {"training": {"mini_batches": 3}},
-            "training.mini_batches = 3 does not divide rollout.prompts_per_step = 8: every update takes its "
-            "share of the step's prompts",
-        ),
-        (
-            {"advantage": {"overlong": {"buffer_tokens": 300}}},
-            "advantage.overlong.buffer_tokens = 300 is more than sampling.max_new_tokens = 256",
-        ),
-        (
-            {"kl": {"coef": 0.1, "reference": {"kind": "base"}}},
-            "kl.reference.kind = base is the model without its adapter, and there is no model.adapter; "
-            "kind = start is the model as it was",
-        ),
-        (
-            {"kl": {"coef": 0.1, "divergence": "k1"}},
-            "kl.divergence = 'k1': Input should be 'reverse' or 'forward'",
-        ),
-        ({"kl": {"coef": 0.0}}, "kl.coef = 0.0: Input should be greater than 0"),
-        ({"loss": {"dual_clip": 1.1}}, "loss: dual_clip = 1.1 is inside the clip of 1 + clip_high = 1.28"),
         ({"trainig": {"steps": 3}}, "trainig: unknown key; did you mean training?"),
         ({"training": {"step": 3}}, "training.step: unknown key; did you mean training.steps?"),
         ({"learning_rate": 1}, "learning_rate: unknown key; did you mean optimizer.learning_rate?"),
@@ -223,6 +203,24 @@ def test_truncated_sampling_is_refused_with_the_reason(key: str) -> None:
             {"kl": {"coef": 0.1, "divergence": "k1"}},
             "kl.divergence = 'k1': Input should be 'reverse' or 'forward'",
         ),
+        (
+            {"rollout": {"samples_per_prompt": 10**9}},
+            "rollout.prompts_per_step x rollout.samples_per_prompt = 8000000000 rollouts in one step, "
+            "which are all alive at once; at most 65536",
+        ),
+        (
+            {"evaluation": {"samples": 10**9}},
+            "evaluation.samples = 1000000000: Input should be less than or equal to 4096",
+        ),
+        (
+            {"model": {"adapter": {"rank": 10**9}}},
+            "model.adapter.rank = 1000000000: Input should be less than or equal to 65536",
+        ),
+        (
+            {"model": {"adapter": {"alpha": 1e30}}},
+            "model.adapter.alpha = 1e+30: Input should be less than or equal to 65536",
+        ),
+        ({"kl": {"coef": 1e30}}, "kl.coef = 1e+30: Input should be less than or equal to 1000000"),
         ({"kl": {"coef": 0.0}}, "kl.coef = 0.0: Input should be greater than 0"),
         ({"loss": {"dual_clip": 1.1}}, "loss: dual_clip = 1.1 is inside the clip of 1 + clip_high = 1.28"),
         ({"tasks": {"kind": "json"}}, "tasks.kind = 'json': it is one of jsonl, parquet, hub, reasoning_gym"),

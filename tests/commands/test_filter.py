@@ -164,6 +164,7 @@ def test_few_shot_examples_come_first_so_that_prompts_stay_the_same(
         (("--max", "1.5"), "between 0 and 1"),
         (("--min", "nan"), "between 0 and 1"),
         (("--samples", "0"), "--samples 0"),
+        (("--samples", "1000000000"), "at most 4096"),
         (("--samples", "many"), "--samples"),
         (("--least", "0"), "--least"),
         (("learning_rte=1",), "learning_rte: unknown key"),
@@ -197,9 +198,26 @@ def test_rates_of_another_setting_are_refused(turnpoint: Command, recipe: Path, 
 def test_a_file_in_the_way_is_not_overwritten(turnpoint: Command, recipe: Path, out: Path) -> None:
     source = recipe.parent / "sums.jsonl"
     before = source.read_text()
-    assert is_one_line(turnpoint("filter", recipe, source), "no output of turnpoint filter")
+    assert is_one_line(turnpoint("filter", recipe, source), "is what is filtered")
     assert source.read_text() == before
+    other = recipe.parent / "judge.py"
+    assert is_one_line(turnpoint("filter", recipe, other), "no output of turnpoint filter")
+    (recipe.parent / "judge.py.rates").touch()  # proves nothing
+    assert is_one_line(turnpoint("filter", recipe, other), "no output of turnpoint filter")
+    assert other.read_text() == JUDGE
     assert is_one_line(turnpoint("filter", recipe, recipe.parent / "no" / "kept.jsonl"), "there is no folder")
+    assert is_one_line(turnpoint("filter", recipe, recipe.parent), "is a folder")
+    assert is_one_line(turnpoint("filter", recipe, ""), "is a folder")
+
+
+def test_what_was_kept_is_not_overwritten_by_what_is_kept_of_it(
+    turnpoint: Command, recipe: Path, out: Path
+) -> None:
+    assert turnpoint("filter", recipe, out, "--samples", "4").status == 0
+    kept = out.read_bytes()
+    answer = turnpoint("filter", recipe, out, "--samples", "4", f"tasks.path={out}")
+    assert is_one_line(answer, "is what is filtered")
+    assert out.read_bytes() == kept
 
 
 def test_output_that_cannot_be_written_leaves_the_rates(

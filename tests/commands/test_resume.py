@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 import yaml
 
@@ -17,7 +18,7 @@ import turnpoint as tp
 from tests.recipe import write_tiny_recipe
 from tests.runs import assert_same_run, picture_after_every_write, rollouts, rows, state_bytes
 from turnpoint.commands import saving
-from turnpoint.errors import DataError, RecipeError, RunFolderError, TrainingError
+from turnpoint.errors import DataError, ModelError, RecipeError, RunFolderError, TrainingError
 from turnpoint.reports.run_lock import locked
 from turnpoint.rollout import Evaluation
 from turnpoint.rollout.rollouter import Rollouter
@@ -375,24 +376,107 @@ def test_other_problems_are_refused(run: Path, change: str, words: str) -> None:
             del problems[0]
         case _:
             problems[-1]["answer"] = "17"
-    recipe["tasks"]["path"] = str(run.parent / "sums.jsonl")
-    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     (run.parent / "sums.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
     before = files(run)
     with pytest.raises(DataError) as caught:
-        tp.resume(run, ["training.steps=6"])
+        tp.resume(run, ["training.steps=6", f"tasks.path={run.parent / 'sums.jsonl'}"])
     assert f"are not those that {run} began with: {words}" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert files(run) == before
 
 
-def test_a_run_without_its_fingerprints_is_refused(run: Path) -> None:
-    (run / "problems.json").write_text("{}")
-    with pytest.raises(RunFolderError, match=r"problems\.json: not what turnpoint writes: KeyError"):
+def test_problems_and_model_can_move(run: Path, whole: Path) -> None:
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    problems = shutil.copy(recipe["tasks"]["path"], run.parent / "moved.jsonl")
+    model = shutil.copytree(recipe["model"]["path"], run.parent / "moved")
+    tp.resume(run, ["training.steps=6", f"tasks.path={problems}", f"model.path={model}"])
+    assert_same_run(run, whole)
+
+
+def test_another_model_is_refused(run: Path) -> None:
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    model = shutil.copytree(recipe["model"]["path"], run.parent / "other")
+    state = safetensors.torch.load_file(model / "model.safetensors")
+    state["model.norm.weight"][0] += 1
+    safetensors.torch.save_file(state, model / "model.safetensors", metadata={"format": "pt"})
+    before = files(run)
+    with pytest.raises(ModelError, match=r"other does not hold the weights that .*run began with") as caught:
+        tp.resume(run, ["training.steps=6", f"model.path={model}"])
+    assert "\n" not in str(caught.value)
+    assert files(run) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seed": 7}, "seed: a run that goes on keeps its recipe"),
+        ({"optimizer": {"learning_rate": 1.0}}, "optimizer.learning_rate: a run that goes on keeps"),
+    ],
+)
+def test_a_recipe_that_was_edited_is_refused(run: Path, change: dict[str, Any], words: str) -> None:
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    (run / "recipe.yaml").write_text(yaml.safe_dump({**recipe, **change}))
+    before = files(run)
+    with pytest.raises(RecipeError, match=words):
         tp.resume(run, ["training.steps=6"])
-    (run / "problems.json").unlink()
-    with pytest.raises(RunFolderError, match=r"problems\.json: No such file"):
+    assert files(run) == before
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{}", "not what turnpoint writes: model: Field required; bring the file back"),
+        ("[]", "expected an object, got list"),
+        ("{", "not JSON"),
+        ('{"model": 7, "recipe": {}}', "not what turnpoint writes: model: "),
+        ('{"model": "7", "recipe": {}, "problems": {"train": 3}}', "not what turnpoint writes: problems."),
+        (None, "No such file"),
+    ],
+)
+def test_a_run_that_does_not_know_how_it_began_is_refused(run: Path, content: str | None, words: str) -> None:
+    path = run / "origin.json"
+    path.write_text(content) if content is not None else path.unlink()
+    before = files(run)
+    with pytest.raises(RunFolderError) as caught:
         tp.resume(run, ["training.steps=6"])
+    assert str(caught.value).startswith(f"{path}: {words}")
+    assert "\n" not in str(caught.value)
+    assert files(run) == before
+
+
+@pytest.mark.parametrize("which", ["state.safetensors", "checkpoint.json"])
+def test_without_a_checkpoint_that_can_be_read_nothing_begins_anew(run: Path, which: str) -> None:
+    for path in (run / "checkpoints").iterdir():
+        (path / which).write_bytes(b"")
+    before = files(run)
+    with pytest.raises(
+        RunFolderError, match=r"none of the checkpoints in .* can be read; nothing was changed"
+    ):
+        tp.resume(run, ["training.steps=6"])
+    assert files(run) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tasks": "many"},
+        {"tasks": 10**30},
+        {"tasks": -1},
+        {"tasks": 1.5},
+        {"updates": None},
+        {"updates": True},
+    ],
+)
+def test_a_checkpoint_that_tells_nonsense_is_refused(run: Path, change: dict[str, Any]) -> None:
+    path = run / "checkpoints" / "step-00000003" / "checkpoint.json"
+    header = json.loads(path.read_text())
+    header["metadata"] |= change
+    path.write_text(json.dumps(header))
+    before = files(run)
+    with pytest.raises(RunFolderError, match="is no count") as caught:
+        tp.resume(run, ["training.steps=6"])
+    assert "\n" not in str(caught.value)
+    assert files(run) == before
 
 
 def test_a_folder_in_use_is_refused(run: Path) -> None:
@@ -451,6 +535,9 @@ def test_another_machine_is_said(run: Path, capsys: pytest.CaptureFixture[str]) 
     path.write_text(json.dumps(environment))
     tp.resume(run, ["training.steps=4"])
     assert f"torch 1.0 then, {torch.__version__} now: the last bits may differ" in capsys.readouterr().out
+    path.write_text(json.dumps({**environment, "packages": ["torch"]}))
+    tp.resume(run, ["training.steps=5"])
+    assert f"torch None then, {torch.__version__} now: the last bits may differ" in capsys.readouterr().out
 
 
 def test_figures_that_are_lost_are_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

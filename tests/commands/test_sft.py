@@ -250,6 +250,17 @@ def test_a_mistake_is_one_line_and_status_2(
     assert not list((recipe.parent / "runs").glob("*"))  # nothing was spent and nothing is left behind
 
 
+def test_a_recipe_of_another_command_is_told(turnpoint: Command, recipe: Path) -> None:
+    (recipe.parent / "rows").mkdir()
+    other = write_tiny_recipe(recipe.parent / "rows" / "train.yaml", model=Path("nowhere"))
+    assert is_one_line(
+        turnpoint("sft", other), f"{other} is one of turnpoint train, not of turnpoint sft: it"
+    )
+    for command in ("train", "eval", "doctor"):
+        assert is_one_line(turnpoint(command, recipe), f"{recipe} is one of turnpoint sft, not of turnpoint")
+    assert is_one_line(turnpoint("filter", recipe, recipe.parent / "out"), "is one of turnpoint sft")
+
+
 def test_eval_of_a_run_without_verifier_says_the_way(turnpoint: Command, recipe: Path) -> None:
     assert turnpoint("sft", recipe, "training.epochs=0.5").status == 0
     assert is_one_line(turnpoint("eval", run_folder(recipe)), "which has no verifier: turnpoint export")

@@ -15,6 +15,7 @@ from safetensors import torch as safetensors_torch
 from torch import Tensor
 
 from tests.adapters import adapted, disturb, logits_of, plain, trained_tensors
+from tests.disk import file_size_limit
 from tests.tiny import ARCHITECTURES, save_tiny_model, tiny_model
 from turnpoint.errors import ModelError, RunFolderError
 from turnpoint.models import base_state, export_adapter, load_adapter, load_model, merged_state
@@ -150,6 +151,19 @@ def test_an_export_of_an_adapter_is_replaced_and_nothing_else_is(tmp_path: Path)
     (tmp_path / "other" / "file").touch()
     with pytest.raises(RunFolderError, match="is no export of turnpoint"):
         written(tmp_path / "other")
+
+
+def test_a_full_disk_is_one_error_and_leaves_the_earlier_one(tmp_path: Path) -> None:
+    written(tmp_path / "adapter")
+    before = (tmp_path / "adapter" / WEIGHTS).read_bytes()
+    with (
+        file_size_limit(len(before) // 2),
+        pytest.raises(RunFolderError, match="adapter: cannot be written: ") as caught,
+    ):
+        written(tmp_path / "adapter")
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / "adapter" / WEIGHTS).read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
 
 
 # --- refusals -----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.disk import file_size_limit
 from tests.rollout.test_rollouter import HasB, Letters
 from turnpoint.engine.fake import FakeEngine
 from turnpoint.errors import EngineError, RunFolderError
@@ -96,22 +97,53 @@ RATES = [
     PassRate(task_id="t/a", passed=1, valid=4),
     PassRate(task_id="t/b", passed=0, valid=3, invalid={"timed out": 1}),
 ]
+THIRD = PassRate(task_id="t/c", passed=4, valid=4)
 
 
 def written(path: Path) -> Path:
-    file = RatesFile(path, DEPENDS_ON)
-    assert not path.exists()
-    for rate in RATES:
-        file.append(rate)
-        assert json.loads(path.read_text().splitlines()[-1])["task"] == rate.task_id  # at once
+    with RatesFile(path, DEPENDS_ON) as file:
+        for rate in RATES:
+            file.append(rate)
+            assert json.loads(path.read_text().splitlines()[-1])["task"] == rate.task_id  # at once
     return path
 
 
+def known(path: Path) -> list[PassRate]:
+    with RatesFile(path, DEPENDS_ON) as file:
+        return list(file.known.values())
+
+
 def test_rates_come_back(tmp_path: Path) -> None:
-    again = RatesFile(written(tmp_path / "rates"), DEPENDS_ON)
-    assert list(again.known.values()) == RATES
-    again.append(PassRate(task_id="t/c", passed=4, valid=4))
-    assert list(RatesFile(tmp_path / "rates", DEPENDS_ON).known) == ["t/a", "t/b", "t/c"]
+    path = written(tmp_path / "rates")
+    with RatesFile(path, DEPENDS_ON) as again:
+        assert list(again.known.values()) == RATES
+        again.append(THIRD)
+    assert known(path) == [*RATES, THIRD]
+
+
+def test_without_a_rate_no_file_is_left(tmp_path: Path) -> None:
+    with RatesFile(tmp_path / "rates", DEPENDS_ON):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_cannot_write_to_one(tmp_path: Path) -> None:
+    path = written(tmp_path / "rates")
+    before = path.read_bytes()
+    with RatesFile(path, DEPENDS_ON), pytest.raises(RunFolderError, match="another turnpoint filter writes"):
+        RatesFile(path, DEPENDS_ON)
+    assert path.read_bytes() == before
+
+
+def test_a_full_disk_keeps_the_rates_so_far(tmp_path: Path) -> None:
+    path = written(tmp_path / "rates")
+    with (
+        RatesFile(path, DEPENDS_ON) as file,
+        file_size_limit(path.stat().st_size + 5),
+        pytest.raises(RunFolderError, match="rates: File too large"),
+    ):
+        file.append(THIRD)
+    assert known(path) == RATES
 
 
 @pytest.mark.parametrize("torn", ['{"task": "t/c", "pas', "{", "\x00"])
@@ -119,17 +151,21 @@ def test_a_torn_last_line_is_removed(tmp_path: Path, torn: str) -> None:
     path = written(tmp_path / "rates")
     whole = path.read_text()
     path.write_text(whole + torn)
-    file = RatesFile(path, DEPENDS_ON)
-    assert path.read_text() == whole
-    file.append(PassRate(task_id="t/c", passed=4, valid=4))
-    assert list(RatesFile(path, DEPENDS_ON).known) == ["t/a", "t/b", "t/c"]
+    with RatesFile(path, DEPENDS_ON) as file:
+        assert path.read_text() == whole
+        file.append(THIRD)
+    assert known(path) == [*RATES, THIRD]
 
 
-def test_a_torn_header_is_no_file(tmp_path: Path) -> None:
-    path = tmp_path / "rates"
-    path.write_text('{"turnpoint": "pass ra')
-    RatesFile(path, DEPENDS_ON).append(RATES[0])
-    assert list(RatesFile(path, DEPENDS_ON).known) == ["t/a"]
+@pytest.mark.parametrize("length", [0, 1, 22])
+def test_an_empty_file_and_a_torn_header_hold_no_rates_yet(tmp_path: Path, length: int) -> None:
+    path = written(tmp_path / "rates")
+    path.write_bytes(path.read_bytes()[:length])
+    assert not RatesFile.begun(path)
+    with RatesFile(path, DEPENDS_ON) as file:
+        file.append(RATES[0])
+    assert RatesFile.begun(path)
+    assert known(path) == RATES[:1]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +187,8 @@ def test_rates_of_something_else_are_refused(tmp_path: Path, change: dict[str, o
 
 
 @pytest.mark.parametrize(
-    "content", ["hello\n", "[1]\n", '{"a": 1}\n', '{"turnpoint": "x", "depends_on": {}}\n']
+    "content",
+    ["hello\n", "hello", "hello\nworld", "[1]\n", '{"a": 1}\n', '{"turnpoint": "x", "depends_on": {}}\n'],
 )
 def test_a_file_of_someone_else_is_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "rates"
@@ -161,8 +198,20 @@ def test_a_file_of_someone_else_is_left_alone(tmp_path: Path, content: str) -> N
     assert path.read_text() == content
 
 
-def test_a_broken_row_is_named_by_its_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"task": "t/c"}',
+        '{"task": 7, "passed": 1, "valid": 4, "invalid": {}}',
+        '{"task": "t/c", "passed": "1", "valid": 4, "invalid": {}}',
+        '{"task": "t/c", "passed": 5, "valid": 4, "invalid": {}}',
+        '{"task": "t/c", "passed": -1, "valid": 4, "invalid": {}}',
+        "[]",
+        "hello",
+    ],
+)
+def test_a_broken_row_is_named_by_its_line(tmp_path: Path, row: str) -> None:
     path = written(tmp_path / "rates")
-    path.write_text(path.read_text() + '{"task": "t/c"}\n')
+    path.write_text(f"{path.read_text()}{row}\n")
     with pytest.raises(RunFolderError, match="line 4: no pass rate"):
         RatesFile(path, DEPENDS_ON)

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-
-import pytest
 
 from tests.tasks.test_dataset import sums
 from turnpoint.tasks import Fingerprints
 
 EXAMPLES = (("1 + 1", "2"), ("2 + 2", "4"))
 KNOWN = Fingerprints.of(EXAMPLES, sums().select(range(4)), sums().select([4, 5]))
-
-
-def test_they_come_back_from_json() -> None:
-    assert Fingerprints.from_json(json.loads(json.dumps(KNOWN.to_json()))) == KNOWN
-    with pytest.raises(KeyError):
-        Fingerprints.from_json({})
-    with pytest.raises(TypeError):
-        Fingerprints.from_json({"examples": {"count": 1}})
 
 
 def test_the_same_problems_are_no_change() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -139,6 +140,14 @@ def test_a_checkpoint_of_before_is_told_from_a_broken_one(tmp_path: Path) -> Non
         load_checkpoint(path)
 
 
+@pytest.mark.parametrize("change", [{"step": "3"}, {"step": -1}, {"step": True}, {"metadata": []}])
+def test_a_header_that_tells_nonsense_is_an_error(tmp_path: Path, change: dict[str, object]) -> None:
+    header = save_checkpoint(tmp_path, small()) / "checkpoint.json"
+    header.write_text(json.dumps({**json.loads(header.read_text()), **change}))
+    with pytest.raises(RunFolderError, match=r"checkpoint\.json is not what was written"):
+        load_checkpoint(header.parent)
+
+
 def test_a_full_disk_leaves_the_earlier_ones_and_no_trace(tmp_path: Path) -> None:
     earlier = save_checkpoint(tmp_path, small(1))
     large = replace(small(2), state={"w": torch.ones(1 << 16)})
@@ -158,6 +167,7 @@ def test_what_a_kill_left_is_ignored_and_removed(tmp_path: Path) -> None:
     for left in (".step-00000002-partial", ".step-00000001-replaced"):
         (tmp_path / left).mkdir()
         (tmp_path / left / "state.safetensors").write_bytes(b"half")
+    (tmp_path / ".step-00000003-partial").touch()  # a file, by whatever accident
     found = load_latest(tmp_path, skipped=pytest.fail)
     assert found is not None
     assert found[0] == latest_checkpoint(tmp_path) == earlier

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from turnpoint.assemble import Policy, Problems, load_policy, load_problems
-from turnpoint.config import RunConfig
+from turnpoint.commands.origin import Origin, check_model, model_checksum
+from turnpoint.config import RunConfig, SftConfig
 from turnpoint.errors import RecipeError, RunFolderError
 from turnpoint.models.loading import LoadedModel
 from turnpoint.objective import make_trainer
 from turnpoint.reports.plan import AdapterFacts, ModelFacts
+from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.terminal import Terminal
 from turnpoint.training.checkpoint import Checkpoint, load_latest
 
@@ -60,8 +62,16 @@ def restore(config: RunConfig, policy: Policy, run: Path, terminal: Terminal) ->
     Later ones that cannot be read are named. Raises RunFolderError when there is none.
     """
     path, checkpoint = latest_of(run, terminal)
+    check_base(config, policy.model, run)
     make_trainer(config, policy).load_state_dict(checkpoint.state)
     return path
+
+
+def check_base(config: RunConfig | SftConfig, model: LoadedModel, run: Path) -> None:
+    """Raises ModelError when the checkpoints of `run` hold an adapter alone, and `model` is another base."""
+    if config.model.adapter is not None:
+        origin = Origin.read(RunFolder(path=run))
+        check_model(origin, model_checksum(config.model, model), source=model.source, run=run)
 
 
 def latest_of(run: Path, terminal: Terminal) -> tuple[Path, Checkpoint]:

@@ -11,7 +11,8 @@ from pathlib import Path
 from turnpoint.assemble import Policy, Problems, open_verifier
 from turnpoint.commands.common import read_policy, read_problems
 from turnpoint.commands.session import Session
-from turnpoint.config import RunConfig
+from turnpoint.config import JsonlTasks, ParquetTasks, RunConfig
+from turnpoint.config.learning import MOST_SAMPLES
 from turnpoint.engine.weights import weights_checksum
 from turnpoint.errors import DataError, RecipeError
 from turnpoint.reports.findings import invalid_text
@@ -49,18 +50,17 @@ def filter_tasks(
     """
     out = Path(out)
     _check_arguments(minimum, maximum, samples)
+    _check_output(config, out)
     rates_path = out.with_name(f"{out.name}.rates")
-    if not out.parent.is_dir():
-        raise DataError(f"{out}: there is no folder {out.parent}; make it, or choose another file")
-    if out.exists() and not rates_path.exists():
+    if out.exists() and not RatesFile.begun(rates_path):
         raise DataError(f"{out} exists and is no output of turnpoint filter; choose another file")
     terminal = Terminal()
     problems = read_problems(config, terminal)
     with open_verifier(config) as verifier:
         policy = read_policy(config, problems, terminal)
         session = Session(config=config, policy=policy, verifier=verifier, terminal=terminal)
-        file = RatesFile(rates_path, _depends_on(config, policy, problems, samples))
-        tasks = asyncio.run(_judge(session, problems.train, file, samples))
+        with RatesFile(rates_path, _depends_on(config, policy, problems, samples)) as file:
+            tasks = asyncio.run(_judge(session, problems.train, file, samples))
     rates = tuple(file.known[task.id] for task in tasks)
     _show(terminal, rates, samples=samples, minimum=minimum, maximum=maximum)
     rows = [
@@ -84,8 +84,20 @@ def _check_arguments(minimum: float, maximum: float, samples: int) -> None:
         raise RecipeError(f"--min {minimum:g} --max {maximum:g}: pass rates lie between 0 and 1")
     if minimum > maximum:
         raise RecipeError(f"--min {minimum:g} is above --max {maximum:g}; no pass rate lies between them")
-    if samples < 1:
-        raise RecipeError(f"--samples {samples}: a pass rate needs at least one rollout for each problem")
+    if not 1 <= samples <= MOST_SAMPLES:
+        raise RecipeError(
+            f"--samples {samples}: a pass rate needs at least one rollout of each problem and at most "
+            f"{MOST_SAMPLES}"
+        )
+
+
+def _check_output(config: RunConfig, out: Path) -> None:
+    if not out.name or out.is_dir():
+        raise DataError(f"{out} is a folder; name a file to write to")
+    if not out.parent.is_dir():
+        raise DataError(f"{out}: there is no folder {out.parent}; make it, or choose another file")
+    if isinstance(config.tasks, JsonlTasks | ParquetTasks) and config.tasks.path.resolve() == out.resolve():
+        raise DataError(f"{out} is what is filtered; choose another file to write to")
 
 
 def _depends_on(config: RunConfig, policy: Policy, problems: Problems, samples: int) -> dict[str, Json]:

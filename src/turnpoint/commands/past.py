@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from turnpoint.commands.origin import Origin, check_model
 from turnpoint.commands.saving import Position
 from turnpoint.errors import DataError, RunFolderError
 from turnpoint.reports.cut import cut_lines, step_of_row
 from turnpoint.reports.run_log import RunFolder, read_evaluations, read_metrics
 from turnpoint.rollout.evaluate import Evaluation
 from turnpoint.rollout.recorder import step_of_group
-from turnpoint.tasks import Fingerprints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,16 +22,19 @@ class Past:
     evaluations: dict[int, Evaluation]  # by step, 0 before training
 
 
-def take_up(folder: RunFolder, begun: Position, problems: Fingerprints) -> Past:
+def take_up(folder: RunFolder, begun: Position, origin: Origin, *, source: str) -> Past:
     """Returns what the run in `folder` has behind it at `begun`, and cuts off what came after that.
 
-    Raises DataError when the problems are not those that the run began with, before anything is cut, and
-    RunFolderError when a file cannot be read or cut.
+    `source` names the model. Raises DataError when the problems are not those that the run began with, and
+    ModelError when the model is not, before anything is cut; RunFolderError when a file cannot be read or
+    cut.
     """
     if folder.recipe.exists():
-        _check_problems(folder, problems)
+        then = Origin.read(folder)
+        _check_problems(folder, then, origin)
+        check_model(then, origin.model, source=source, run=folder.path)
     else:
-        folder.write_problems(problems.to_json())
+        origin.write(folder)
     for path in (folder.metrics, folder.evaluations):
         cut_lines(path, after=begun.step, step_of=step_of_row)
     cut_lines(folder.rollouts, after=begun.step, step_of=step_of_group)
@@ -43,12 +46,10 @@ def take_up(folder: RunFolder, begun: Position, problems: Fingerprints) -> Past:
     )
 
 
-def _check_problems(folder: RunFolder, now: Fingerprints) -> None:
-    try:
-        then = Fingerprints.from_json(folder.read_problems())
-    except (KeyError, TypeError) as error:
-        raise RunFolderError(f"{folder.problems}: not what turnpoint writes: {error!r}") from error
-    if change := then.change(now):
+def _check_problems(folder: RunFolder, then: Origin, now: Origin) -> None:
+    if then.problems is None or now.problems is None:
+        raise RunFolderError(f"{folder.path} is a run of turnpoint sft, which cannot go on")
+    if change := then.problems.change(now.problems):
         raise DataError(
             f"the problems are not those that {folder.path} began with: {change}; bring the old ones back, "
             f"or start a new run"

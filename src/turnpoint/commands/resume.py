@@ -7,17 +7,21 @@ from pathlib import Path
 from typing import Any, cast
 
 from turnpoint.commands.common import read_problems
+from turnpoint.commands.origin import Origin
 from turnpoint.commands.saving import Position
 from turnpoint.commands.train import Start, TrainResult, run
-from turnpoint.config import RunConfig, load_recipe
+from turnpoint.config import RunConfig, SftConfig, load_recipe, load_run_recipe, parse_recipe
 from turnpoint.errors import RecipeError, RunFolderError
 from turnpoint.reports.run_lock import locked
 from turnpoint.reports.run_log import RunFolder, read_evaluations
 from turnpoint.reports.terminal import Terminal
-from turnpoint.training.checkpoint import load_latest
+from turnpoint.training.checkpoint import latest_checkpoint, load_latest
 
 # What decides nothing about the steps that were taken. A section stands for all its keys.
 _FREE = (
+    "tasks.path",  # the problems themselves are compared
+    "model.path",  # and so are the weights
+    "model.adapter.path",
     "training.steps",
     "training.save_every",
     "training.mismatch_tolerance",
@@ -33,7 +37,8 @@ def resume(folder: str | Path, overrides: Sequence[str] = ()) -> TrainResult:
     nothing interrupted: weights, optimiser, rollouts, order of problems, figures. What was logged after
     the checkpoint is cut off and comes again. `overrides` can change training.steps, training.save_every,
     training.mismatch_tolerance, evaluation.every and trackers, since they decide nothing about the steps
-    taken. A run that is complete is left as it is.
+    taken, and say where the same problems and weights lie now (tasks.path, model.path, model.adapter.path).
+    A run that is complete is left as it is.
 
     Raises UserError, with the run as it was, when `folder` is none, is in use by another process, has other
     problems now, or other overrides are given; and as `train` does.
@@ -52,7 +57,13 @@ def resume(folder: str | Path, overrides: Sequence[str] = ()) -> TrainResult:
 
 def _recipe(run_folder: RunFolder, overrides: Sequence[str]) -> RunConfig:
     """Returns the recipe of the run with `overrides`; raises RecipeError for one that changes the past."""
-    then, now = load_recipe(run_folder.recipe), load_recipe(run_folder.recipe, overrides)
+    if isinstance(load_run_recipe(run_folder.recipe), SftConfig):
+        raise RecipeError(
+            f"{run_folder.path} is a run of turnpoint sft, which cannot go on; turnpoint export takes what "
+            f"it learnt"
+        )
+    now = load_recipe(run_folder.recipe, overrides)
+    then = parse_recipe(Origin.read(run_folder).recipe)  # recipe.yaml may have been edited since
     old, new = dict(_leaves(then.model_dump(mode="json"))), dict(_leaves(now.model_dump(mode="json")))
     changed = [key for key in {**new, **old} if old.get(key, ...) != new.get(key, ...)]
     for key in changed:
@@ -81,6 +92,11 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 def _start(run_folder: RunFolder, terminal: Terminal) -> Start:
     found = load_latest(run_folder.checkpoints, skipped=lambda line: terminal.line(line, "yellow"))
+    if found is None and (unread := latest_checkpoint(run_folder.checkpoints)):
+        raise RunFolderError(
+            f"none of the checkpoints in {unread.parent} can be read; nothing was changed: bring one back, "
+            f"or start a new run"
+        )
     if found is None:
         return Start(source="its beginning: it has no complete checkpoint yet")
     path, checkpoint = found
@@ -90,6 +106,8 @@ def _start(run_folder: RunFolder, terminal: Terminal) -> Start:
         raise RunFolderError(
             f"checkpoint {path} does not tell {error}: it can be evaluated and exported, not continued"
         ) from error
+    except ValueError as error:
+        raise RunFolderError(f"checkpoint {path} cannot be continued: {error}") from error
     return Start(source=f"checkpoint {path}", position=position, state=checkpoint.state)
 
 

@@ -12,6 +12,8 @@ from turnpoint.training.checkpoint import Checkpoint, save_checkpoint
 from turnpoint.training.step import Trainer
 from turnpoint.types import Json
 
+_MOST = 2**53  # beyond that nobody has counted
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
@@ -21,9 +23,17 @@ class Position:
     tasks: int = 0  # drawn
     updates: int = 0  # of the optimiser; a state with more was saved within a step
 
+    def __post_init__(self) -> None:
+        for name, value in (("step", self.step), ("tasks", self.tasks), ("updates", self.updates)):
+            if type(value) is not int or not 0 <= value < _MOST:
+                raise ValueError(f"{name} = {value!r} is no count")
+
     @staticmethod
     def of(checkpoint: Checkpoint) -> Position:
-        """Returns where the run stood that saved `checkpoint`; raises KeyError when it does not say so."""
+        """Returns where the run stood that saved `checkpoint`.
+
+        Raises KeyError when it does not say so, and ValueError when it says something impossible.
+        """
         known: Any = checkpoint.metadata
         return Position(step=checkpoint.step, tasks=known["tasks"], updates=known["updates"])
 

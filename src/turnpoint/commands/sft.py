@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnpoint.assemble import make_renderer, open_model
-from turnpoint.commands.common import latest_of, model_facts
+from turnpoint.commands.common import check_base, latest_of, model_facts
 from turnpoint.commands.examples import (
     Examples,
     Solved,
@@ -18,6 +18,7 @@ from turnpoint.commands.examples import (
     left_out_lines,
     read_solved,
 )
+from turnpoint.commands.origin import Origin, model_checksum
 from turnpoint.commands.saving import Position, Saving
 from turnpoint.config import SftConfig
 from turnpoint.errors import DataError, RecipeError
@@ -96,6 +97,7 @@ def restore_sft(config: SftConfig, model: LoadedModel, run: Path, terminal: Term
     Raises RunFolderError when there is none.
     """
     path, checkpoint = latest_of(run, terminal)
+    check_base(config, model, run)
     trainer = _trainer(config, model, steps=config.optimizer.warmup_steps + 1)  # it takes no step
     trainer.load_state_dict(checkpoint.state)
     return path
@@ -115,6 +117,9 @@ class _Sft:
     def train(self, solved: Solved, examples: Examples, schedule: Schedule) -> SftResult:
         """Plans, trains and measures; saves what was learnt whatever ends it."""
         folder = self.folder
+        Origin(
+            model=model_checksum(self.config.model, self.model), recipe=self.config.model_dump(mode="json")
+        ).write(folder)
         folder.write_recipe(self.config)
         folder.write_environment(device=str(self.model.decoder.device))
         if folder.note:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from turnpoint.assemble import Problems, open_verifier
 from turnpoint.commands.common import model_facts, read_policy, read_problems
+from turnpoint.commands.origin import Origin, model_checksum
 from turnpoint.commands.past import Past, take_up
 from turnpoint.commands.saving import Position, Saving
 from turnpoint.commands.session import Session
@@ -108,7 +109,13 @@ class _Training:
         held_out, _, _ = (
             await self.session.usable(problems.evaluation) if how else (problems.evaluation, [], [])
         )
-        past = take_up(self.folder, start.position, Fingerprints.of(problems.examples, tasks, held_out))
+        model = self.session.policy.model
+        origin = Origin(
+            model=model_checksum(config.model, model),
+            recipe=config.model_dump(mode="json"),
+            problems=Fingerprints.of(problems.examples, tasks, held_out),
+        )
+        past = take_up(self.folder, start.position, origin, source=model.source)
         self._record(start, past)
         self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks)))
         self.trackers.start()

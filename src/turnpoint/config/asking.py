@@ -13,9 +13,9 @@ class NewAdapter(Recipe):
     """LoRA (arXiv 2106.09685): a trained low-rank addition to frozen matrices, zero at the start."""
 
     kind: Literal["new"] = "new"
-    rank: PositiveInt = 16
+    rank: Annotated[PositiveInt, Field(le=65_536)] = 16
     """Of the addition; more can express more and costs more."""
-    alpha: PositiveFloat = 32.0
+    alpha: Annotated[PositiveFloat, Field(le=65_536)] = 32.0
     """The addition is multiplied by alpha / rank."""
     modules: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Names of the linear layers that get one, for example q_proj; empty: all but the output head."""

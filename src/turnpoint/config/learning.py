@@ -8,6 +8,8 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from turnpoint.config.base import Name, NonNegativeInt, Number, PositiveFloat, PositiveInt, Recipe, kind_or
 
+MOST_SAMPLES = 4096  # of one problem
+
 
 class SamplingConfig(Recipe):
     """The law that rollouts are drawn from: softmax(logits / temperature), nothing cut off."""
@@ -173,7 +175,7 @@ ReferenceConfig: TypeAlias = Annotated[
 class KlConfig(Recipe):
     """A pull towards a reference: coef times a divergence, averaged over tokens as the loss is."""
 
-    coef: PositiveFloat
+    coef: Annotated[PositiveFloat, Field(le=1e6)]
     """How much a nat of divergence costs, in units of the advantage."""
     divergence: Literal["reverse", "forward"] = "reverse"
     """The divergence whose gradient is followed. reverse: KL(policy || reference), the k2 estimator.
@@ -240,7 +242,7 @@ class EvaluationConfig(Recipe):
 
     tasks: PositiveInt = 64
     """How many, taken from the end of the dataset."""
-    samples: NonNegativeInt = 4
+    samples: Annotated[NonNegativeInt, Field(le=MOST_SAMPLES)] = 4
     """k of avg@k, at the sampling temperature; 0: greedy only."""
     every: PositiveInt | None = None
     """Steps between evaluations while training; null: only before and after."""

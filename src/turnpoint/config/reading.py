@@ -16,6 +16,8 @@ from turnpoint.errors import RecipeError
 
 _R = TypeVar("_R", RunConfig, SftConfig)
 
+_KINDS: Mapping[str, type[Recipe]] = {"train": RunConfig, "sft": SftConfig}
+
 
 class _NoDuplicates(yaml.SafeLoader):
     """YAML in which a key may come once: PyYAML itself would silently keep the last."""
@@ -37,12 +39,12 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
     Raises RecipeError in one line for a missing or unreadable file, an unknown key or a bad value.
     """
-    return _parse(_read(path, overrides), RunConfig)
+    return _load(path, overrides, RunConfig)
 
 
 def load_sft_recipe(path: str | Path, overrides: Sequence[str] = ()) -> SftConfig:
     """Returns the recipe of supervised fine-tuning in `path`; raises RecipeError as `load_recipe` does."""
-    return _parse(_read(path, overrides), SftConfig)
+    return _load(path, overrides, SftConfig)
 
 
 def load_run_recipe(path: str | Path) -> RunConfig | SftConfig:
@@ -50,7 +52,7 @@ def load_run_recipe(path: str | Path) -> RunConfig | SftConfig:
 
     A resolved recipe has all keys, and `solution` is one of `sft` alone. Raises RecipeError as `load_recipe`.
     """
-    tree = _read(path, ())
+    tree = _read(path)
     return _parse(tree, SftConfig) if "solution" in tree else _parse(tree, RunConfig)
 
 
@@ -74,6 +76,14 @@ def all_keys() -> list[str]:
     return explain.all_keys(RunConfig)
 
 
+def _load(path: str | Path, overrides: Sequence[str], kind: type[_R]) -> _R:
+    tree = _read(path)
+    _check_kind(path, tree, kind)
+    for override in overrides:
+        _apply(tree, override)
+    return _parse(tree, kind)
+
+
 def _parse(tree: Mapping[str, Any], kind: type[_R]) -> _R:
     try:
         return kind.model_validate(tree)
@@ -81,7 +91,7 @@ def _parse(tree: Mapping[str, Any], kind: type[_R]) -> _R:
         raise RecipeError("; ".join(explain.explain(error.errors(include_url=False), kind))) from error
 
 
-def _read(path: str | Path, overrides: Sequence[str]) -> dict[str, Any]:
+def _read(path: str | Path) -> dict[str, Any]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -92,9 +102,19 @@ def _read(path: str | Path, overrides: Sequence[str]) -> dict[str, Any]:
         raise RecipeError(f"recipe {path}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
         raise RecipeError(f"recipe {path}: expected keys and values, got {type(tree).__name__}")
-    for override in overrides:
-        _apply(cast(dict[str, Any], tree), override)
     return cast(dict[str, Any], tree)
+
+
+def _check_kind(path: str | Path, tree: Mapping[str, Any], kind: type[Recipe]) -> None:
+    """Raises RecipeError for a recipe that has keys of another command and none that is only of its own."""
+    mine, other = ("train", "sft") if kind is RunConfig else ("sft", "train")
+    keys = {name: its.model_fields.keys() & tree.keys() for name, its in _KINDS.items()}
+    foreign = keys[other] - keys[mine]
+    if foreign and not keys[mine] - keys[other]:
+        raise RecipeError(
+            f"recipe {path} is one of turnpoint {other}, not of turnpoint {mine}: it has "
+            f"{', '.join(sorted(foreign))}"
+        )
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:

@@ -33,6 +33,8 @@ from turnpoint.config.learning import (
     TrainingConfig,
 )
 
+MOST_ROLLOUTS = 65_536  # of one step
+
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
@@ -72,6 +74,11 @@ class RunConfig(Recipe):
             raise ValueError(
                 "rollout.samples_per_prompt = 1: a group of one has no baseline to be compared with and "
                 "every advantage is 0; use 2 or more"
+            )
+        if (rollouts := self.rollout.prompts_per_step * self.rollout.samples_per_prompt) > MOST_ROLLOUTS:
+            raise ValueError(
+                f"rollout.prompts_per_step x rollout.samples_per_prompt = {rollouts} rollouts in one step, "
+                f"which are all alive at once; at most {MOST_ROLLOUTS}"
             )
         if self.verifier.kind == "reasoning_gym" and self.tasks.kind != "reasoning_gym":
             raise ValueError(

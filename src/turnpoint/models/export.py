@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers import GenerationConfig
 
 from turnpoint.errors import RunFolderError
@@ -74,7 +75,7 @@ def _export(folder: Path) -> Generator[Path]:
             for file in new.iterdir():
                 file.chmod(0o644)  # safetensors writes for its owner alone
             (new / MARK).write_text(json.dumps({"format": 1}) + "\n", encoding="utf-8")
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise RunFolderError(f"export {folder}: cannot be written: {first_line(error)}") from error
 
 

@@ -1,7 +1,7 @@
 """The run folder: plain files that outlive the run, readable while it runs and after it crashed.
 
     runs/NAME/
-        problems.json       what the problems are known by
+        origin.json         what the run began with: problems, weights and recipe, as they are known again
         recipe.yaml         the resolved recipe
         environment.json    versions, machine, device
         metrics.jsonl       one line per step: typed metrics, seconds by phase, findings
@@ -89,9 +89,9 @@ class RunFolder:
         return folder
 
     @property
-    def problems(self) -> Path:
-        """What the problems are known by."""
-        return self.path / "problems.json"
+    def origin(self) -> Path:
+        """What the run began with."""
+        return self.path / "origin.json"
 
     @property
     def recipe(self) -> Path:
@@ -132,13 +132,13 @@ class RunFolder:
         """Writes the resolved recipe; loading it gives an equal one. It marks the folder as a run's."""
         _replace(self.recipe, dump_recipe(config))
 
-    def write_problems(self, problems: Mapping[str, Json]) -> None:
-        """Writes what the problems are known by."""
-        _replace(self.problems, json.dumps(problems, indent=2) + "\n")
+    def write_origin(self, origin: Mapping[str, Json]) -> None:
+        """Writes what the run begins with."""
+        _replace(self.origin, json.dumps(origin, indent=2) + "\n")
 
-    def read_problems(self) -> dict[str, Any]:
-        """Returns what `write_problems` wrote; raises RunFolderError when it is not there or no JSON."""
-        return _read_object(self.problems)
+    def read_origin(self) -> dict[str, Any]:
+        """Returns what `write_origin` wrote; raises RunFolderError when it is not there or no JSON."""
+        return _read_object(self.origin)
 
     def write_environment(self, *, device: str) -> list[str]:
         """Writes what the run runs on; in a run that goes on, returns what is not as it was when it began."""
@@ -199,7 +199,7 @@ def describe_environment(*, device: str) -> dict[str, Json]:
 
 def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     flat = [
-        {key: record.get(key) for key in _DECISIVE if key != "packages"} | dict(record.get("packages", {}))
+        {key: record.get(key) for key in _DECISIVE if key != "packages"} | _packages(record)
         for record in (then, now)
     ]
     return [
@@ -207,6 +207,11 @@ def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         for key in flat[0] | flat[1]
         if flat[0].get(key) != flat[1].get(key)
     ]
+
+
+def _packages(record: Mapping[str, Any]) -> dict[str, Any]:
+    known = record.get("packages")
+    return cast(dict[str, Any], known) if isinstance(known, dict) else {}
 
 
 def _version(package: str) -> str | None:

@@ -9,13 +9,12 @@ Every rate is appended to a file as soon as it is known, so that work that stops
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from turnpoint.errors import RunFolderError
 from turnpoint.rollout.concurrency import all_of
@@ -39,6 +38,13 @@ class PassRate:
     passed: int  # rollouts with a reward above `PASSED`
     valid: int  # rollouts with a reward
     invalid: Mapping[str, int] = field(default_factory=dict[str, int])  # rollouts without one, by reason
+
+    def __post_init__(self) -> None:
+        counts = (self.passed, self.valid)
+        if type(self.task_id) is not str or any(type(count) is not int for count in counts):
+            raise ValueError(f"task {self.task_id!r} with counts {counts}")
+        if not 0 <= self.passed <= self.valid:
+            raise ValueError(f"{self.passed} of {self.valid} rollouts passed")
 
     @property
     def rate(self) -> float | None:
@@ -83,21 +89,42 @@ async def judge_tasks(
 class RatesFile:
     """Pass rates on disk, to which new ones are appended; `known` holds all of them by task id.
 
-    A file that is not there begins with the first rate. Raises RunFolderError when the rates in it depend on
-    something else than `depends_on`, and when it cannot be read or written.
+    A context manager, since one process at a time may hold it. A file that is not there begins with the
+    first rate. Raises RunFolderError when another process holds it, when it is no such file or its rates
+    depend on something else than `depends_on` (it is then as it was), and when it cannot be read or written.
     """
 
     def __init__(self, path: Path, depends_on: Mapping[str, Json]) -> None:
         self._path = path
         self._header: dict[str, Json] = {"turnpoint": _MARK, "depends_on": dict(depends_on)}
         self.known: dict[str, PassRate] = {}
-        rows = self._rows()
-        self._begun = bool(rows)
-        for header in rows[:1]:
-            self._check(header)
-        for number, row in enumerate(rows[1:], start=2):
-            rate = self._rate(row, number)
-            self.known[rate.task_id] = rate
+        try:
+            self._file = path.open("a+b", buffering=0)
+        except OSError as error:
+            raise RunFolderError(f"{path}: {error.strerror or error}") from error
+        try:
+            self._lock()
+            self._begun = self._read()
+        except BaseException:
+            self._file.close()
+            raise
+
+    @staticmethod
+    def begun(path: Path) -> bool:
+        """Whether `path` holds rates, or at least their header."""
+        try:
+            with path.open("rb") as file:
+                return json.loads(file.readline())["turnpoint"] == _MARK
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def __enter__(self) -> RatesFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._begun:
+            self._path.unlink(missing_ok=True)  # nothing came into it
+        self._file.close()
 
     def append(self, rate: PassRate) -> None:
         """Adds a rate; it is in the file when this returns."""
@@ -111,23 +138,33 @@ class RatesFile:
         self._begun = True
         self.known[rate.task_id] = rate
 
-    def _rows(self) -> list[Any]:
-        """Returns what stands in the file's lines; a torn last one, left by a crash, is removed."""
+    def _lock(self) -> None:
         try:
-            if not self._path.exists():
-                return []
-            content = self._path.read_bytes()
-            whole = content.rfind(b"\n") + 1
-            if whole < len(content):
-                os.truncate(self._path, whole)
-            return [json.loads(line) for line in content[:whole].splitlines()]
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise RunFolderError(f"{self._path}: {error.strerror or error}") from error
-        except ValueError as error:
-            raise self._foreign() from error
+            raise RunFolderError(
+                f"{self._path} cannot be locked; another turnpoint filter writes to it: wait, or choose "
+                f"another output"
+            ) from error
 
-    def _check(self, header: Any) -> None:
+    def _read(self) -> bool:
+        """Reads what is there and returns whether there is something; a torn last line is removed."""
+        self._file.seek(0)
+        content = self._file.readall()
+        whole = content.rfind(b"\n") + 1
+        if whole or not _line(self._header).startswith(content):  # an empty one and a torn header are ours
+            lines = content[:whole].splitlines()
+            self._check(lines[0] if lines else content)
+            for number, line in enumerate(lines[1:], start=2):
+                rate = self._rate(line, number)
+                self.known[rate.task_id] = rate
+        if whole < len(content):
+            self._file.truncate(whole)  # left by a crash
+        return whole > 0
+
+    def _check(self, line: bytes) -> None:
         try:
+            header = json.loads(line)
             mark, then = header["turnpoint"], dict[str, Json](header["depends_on"])
         except (KeyError, TypeError, ValueError) as error:
             raise self._foreign() from error
@@ -141,24 +178,32 @@ class RatesFile:
                     f"{_short(now.get(name))}: delete it, or choose another output"
                 )
 
-    def _rate(self, row: Any, number: int) -> PassRate:
+    def _rate(self, line: bytes, number: int) -> PassRate:
         try:
+            row = json.loads(line)
             return PassRate(
                 task_id=row["task"], passed=row["passed"], valid=row["valid"], invalid=row["invalid"]
             )
-        except (KeyError, TypeError) as error:
-            raise RunFolderError(f"{self._path}, line {number}: no pass rate: {error!r}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(
+                f"{self._path}, line {number}: no pass rate: {error!r}; delete the line, and the problem is "
+                f"judged again"
+            ) from error
 
     def _foreign(self) -> RunFolderError:
         return RunFolderError(f"{self._path} exists and holds no pass rates; choose another output")
 
     def _write(self, rows: Sequence[Mapping[str, Json]]) -> None:
-        text = "".join(json.dumps(dict(row), allow_nan=False) + "\n" for row in rows)
+        left = b"".join(_line(row) for row in rows)
         try:
-            with self._path.open("a", encoding="utf-8", newline="\n") as file:
-                file.write(text)
+            while left:  # a full disk may take a part, and refuses the next
+                left = left[self._file.write(left) :]
         except OSError as error:
             raise RunFolderError(f"{self._path}: {error.strerror or error}") from error
+
+
+def _line(row: Mapping[str, Json]) -> bytes:
+    return json.dumps(dict(row), allow_nan=False).encode("ascii") + b"\n"
 
 
 def _short(value: Json) -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from turnpoint.tasks.dataset import Dataset
-from turnpoint.types import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +35,6 @@ class Fingerprints:
             train=Fingerprint(count=len(train.tasks), sha256=train.fingerprint),
             evaluation=Fingerprint(count=len(evaluation.tasks), sha256=evaluation.fingerprint),
         )
-
-    @staticmethod
-    def from_json(record: Mapping[str, Any]) -> Fingerprints:
-        """Returns what `to_json` wrote; raises KeyError or TypeError for something else."""
-        return Fingerprints(
-            examples=Fingerprint(**record["examples"]),
-            train=Fingerprint(**record["train"]),
-            evaluation=Fingerprint(**record["evaluation"]),
-        )
-
-    def to_json(self) -> dict[str, Json]:
-        """Returns the fingerprints as JSON values."""
-        return asdict(self)
 
     def change(self, now: Fingerprints) -> str:
         """Returns in one line what is different `now`; empty when nothing is."""

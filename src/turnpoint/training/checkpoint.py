@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import safetensors.torch
 from safetensors import SafetensorError
@@ -49,7 +50,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     partial, replaced = folder / f".{target.name}-partial", folder / f".{target.name}-replaced"
     try:
         for abandoned in folder.glob(".step-*"):
-            shutil.rmtree(abandoned)
+            shutil.rmtree(abandoned) if abandoned.is_dir() else abandoned.unlink()
         partial.mkdir(parents=True)
         _write(partial, checkpoint)
         if target.exists():
@@ -75,8 +76,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
         written, found = header["state"], _describe(path / _STATE)
         if written != found:
             raise ValueError(f"{_STATE} is not what was written: {found} instead of {written}")
+        step, metadata = header["step"], header["metadata"]
+        if type(step) is not int or step < 0 or not isinstance(metadata, dict):
+            raise ValueError(f"{_HEADER} is not what was written: step {step!r}")
         state = safetensors.torch.load_file(path / _STATE)
-        return Checkpoint(step=header["step"], state=state, metadata=header["metadata"])
+        return Checkpoint(step=step, state=state, metadata=cast(dict[str, Json], metadata))
     except KeyError as error:
         raise RunFolderError(f"checkpoint {path} cannot be read: {_HEADER} lacks {error}") from error
     except (OSError, ValueError, TypeError, SafetensorError) as error:
