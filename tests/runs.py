@@ -96,7 +96,7 @@ def picture_after_every_write(monkeypatch: pytest.MonkeyPatch, pictures: Path) -
     def checkpoints(it: Path) -> Path:
         return it.parent
 
-    for name in ("write_recipe", "append_evaluation", "append_step"):
+    for name in ("write_recipe", "append_evaluation", "append_held_out", "append_step"):
         after(RunFolder, name, folder)
     after(RolloutWriter, "write", writer)
     after(saving, "save_checkpoint", checkpoints)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from turnpoint.commands.filter import filter_tasks as filter_tasks
     from turnpoint.commands.resume import resume as resume
     from turnpoint.commands.sft import SftResult as SftResult
+    from turnpoint.commands.sft import resume_sft as resume_sft
     from turnpoint.commands.sft import sft as sft
     from turnpoint.commands.train import TrainResult as TrainResult
     from turnpoint.commands.train import train as train
@@ -41,6 +42,7 @@ __all__ = [
     "parse_recipe",
     "parse_sft_recipe",
     "resume",
+    "resume_sft",
     "sft",
     "train",
 ]
@@ -62,6 +64,7 @@ __getattr__ = lazy(
         "parse_sft_recipe": "config",
         "sft": "commands.sft",
         "resume": "commands.resume",
+        "resume_sft": "commands.sft",
         "train": "commands.train",
     },
 )

@@ -67,14 +67,21 @@ def train(
 
 @app.command()
 def sft(
-    recipe: Annotated[Path, typer.Argument(help="A recipe of supervised fine-tuning in YAML.")],
+    source: Annotated[
+        Path,
+        typer.Argument(help="A recipe of supervised fine-tuning in YAML, or a run folder that is to go on."),
+    ],
     overrides: _Overrides = None,
 ) -> None:
-    """Trains a model on solutions, as a cold start; Ctrl-C saves."""
+    """Trains a model on solutions, as a cold start, or goes on with a run; Ctrl-C saves."""
+    from turnpoint.commands.sft import resume_sft
     from turnpoint.commands.sft import sft as run_sft
     from turnpoint.config import load_sft_recipe
 
-    run_sft(load_sft_recipe(recipe, overrides or ()))
+    if source.is_dir():
+        resume_sft(source, overrides or ())
+    else:
+        run_sft(load_sft_recipe(source, overrides or ()))
 
 
 @app.command()

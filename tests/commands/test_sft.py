@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 import turnpoint as tp
 from tests.recipe import write_tiny_recipe
+from tests.runs import picture_after_every_write, rows, state_bytes
 from tests.typed import Command, end, holds_lines, is_one_line, start
 from turnpoint.reports.run_log import read_metrics
 from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
@@ -223,6 +225,53 @@ def test_nothing_usable_is_one_line(turnpoint: Command, recipe: Path, tail: int,
     works = ["1"] * (9 - tail) + ["<|end|>"] * tail
     write_rows(recipe.parent, [{"question": f"{a}?", "answer": "1", "work": w} for a, w in enumerate(works)])
     assert is_one_line(turnpoint("sft", recipe, "training.examples_per_step=1"), words)
+
+
+# --- going on -----------------------------------------------------------------------------------
+
+
+def assert_same(run: Path, other: Path) -> None:
+    """Figures, order and weights of two runs are the same, bit for bit."""
+    assert rows(run / "metrics.jsonl") == rows(other / "metrics.jsonl")
+    assert rows(run / "held_out.jsonl") == rows(other / "held_out.jsonl")
+    assert state_bytes(run) == state_bytes(other)
+
+
+@pytest.mark.parametrize("change", ["training.epochs=0.9", "model.adapter.rank=2"])
+def test_a_run_killed_after_any_write_becomes_the_run_that_was_not(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """With a falling schedule, masters of another type, and a last step of fewer examples."""
+    config = tp.load_sft_recipe(
+        recipe, ["training.save_every=2", "optimizer.schedule=linear", "model.dtype=bfloat16", change]
+    )
+    with monkeypatch.context() as patched:
+        picture_after_every_write(patched, recipe.parent / "pictures")
+        whole = tp.sft(config).folder
+    pictures = sorted((recipe.parent / "pictures").iterdir())
+    assert len(pictures) > 6
+    for picture in pictures:
+        tp.resume_sft(picture)
+        assert_same(picture, whole)
+
+
+def test_a_run_that_was_stopped_goes_on(turnpoint: Command, recipe: Path) -> None:
+    run = run_folder(recipe)
+    process = start("sft", recipe, "training.epochs=100000")
+    said = end(process, signal.SIGINT, when=lambda: holds_lines(run / "metrics.jsonl", 2))
+    assert f"to go on: turnpoint sft {run}" in said
+    shutil.rmtree(run / "checkpoints" / max(path.name for path in (run / "checkpoints").iterdir()))
+    assert is_one_line(
+        turnpoint("sft", run, "training.epochs=1"), "training.epochs: a run that goes on keeps"
+    )
+    assert is_one_line(turnpoint("train", run), "is one of turnpoint sft, not of turnpoint train")
+    (run / "metrics.jsonl").unlink()
+    sums = recipe.parent / "sums.jsonl"
+    sums.write_text(sums.read_text().replace('"0+1=1"', '"0+1=2"'))
+    answer = turnpoint("sft", run)
+    assert is_one_line(
+        answer, f"the problems are not those that {run} began with: 32 examples to train on as"
+    )
 
 
 # --- mistakes -----------------------------------------------------------------------------------

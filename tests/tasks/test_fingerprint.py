@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tests.tasks.test_dataset import sums
-from turnpoint.tasks import Fingerprints
+from turnpoint.tasks import Fingerprint
+from turnpoint.tasks.fingerprint import change
 
-EXAMPLES = (("1 + 1", "2"), ("2 + 2", "4"))
-KNOWN = Fingerprints.of(EXAMPLES, sums().select(range(4)), sums().select([4, 5]))
+SHOTS, TRAIN, HELD_OUT = "few-shot examples", "problems to train on", "problems to evaluate"
+KNOWN = {
+    SHOTS: Fingerprint.of([b"1 + 1", b"2"]),
+    TRAIN: Fingerprint.of_tasks(sums().select(range(4))),
+    HELD_OUT: Fingerprint.of_tasks(sums().select([4, 5])),
+}
 
 
-def test_the_same_problems_are_no_change() -> None:
-    assert KNOWN.change(Fingerprints.of(EXAMPLES, sums().select(range(4)), sums().select([4, 5]))) == ""
+def test_the_same_is_no_change() -> None:
+    again = {**KNOWN, TRAIN: Fingerprint.of_tasks(sums().select(range(4)))}
+    assert change(KNOWN, again) == ""
 
 
 def test_every_kind_of_change_is_named() -> None:
-    other = Fingerprints.of((("1 + 1", "3"), EXAMPLES[1]), sums().select([1, 0, 2, 3]), sums().select([5]))
-    assert KNOWN.change(other) == (
+    other = {
+        SHOTS: Fingerprint.of([b"1 + 1", b"3"]),
+        TRAIN: Fingerprint.of_tasks(sums().select([1, 0, 2, 3])),
+        HELD_OUT: Fingerprint.of_tasks(sums().select([5])),
+    }
+    assert change(KNOWN, other) == (
         "2 few-shot examples as then, but other content or another order; "
         "4 problems to train on as then, but other content or another order; "
         "2 problems to evaluate then, 1 now"
     )
-    assert KNOWN.change(replace(KNOWN, examples=other.examples)).startswith("2 few-shot examples")
+    assert change(KNOWN, {**KNOWN, SHOTS: other[SHOTS]}).startswith("2 few-shot examples as then")
+    assert change({}, {SHOTS: other[SHOTS]}) == "0 few-shot examples then, 2 now"
+    assert change(KNOWN, {**KNOWN, "more": Fingerprint.of(())}) == ""
+
+
+def test_where_a_piece_ends_counts() -> None:
+    assert Fingerprint.of([b"ab", b""]) != Fingerprint.of([b"a", b"b"]) != Fingerprint.of([b"", b"ab"])

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from turnpoint.config import ModelConfig, SavedAdapter
-from turnpoint.errors import ModelError, RunFolderError
+from turnpoint.config import ModelConfig, Recipe, RunConfig, SavedAdapter, SftConfig
+from turnpoint.errors import ModelError, RecipeError, RunFolderError
 from turnpoint.models.loading import LoadedModel
 from turnpoint.reports.run_log import RunFolder
-from turnpoint.tasks import Fingerprints
+from turnpoint.tasks import Fingerprint
 
 _WEIGHTS = (".safetensors", ".bin")
 
@@ -25,7 +25,16 @@ class Origin:
 
     model: str  # checksum of the files of its weights, those of an adapter included
     recipe: Mapping[str, Any]  # JSON
-    problems: Fingerprints | None = None  # None: a run of `sft`, which cannot go on
+    problems: Mapping[str, Fingerprint]  # by what they are for, in words
+
+    @staticmethod
+    def of(config: RunConfig | SftConfig, model: LoadedModel, problems: Mapping[str, Fingerprint]) -> Origin:
+        """Returns the origin of a run of `config` whose model was loaded just now."""
+        return Origin(
+            model=model_checksum(config.model, model),
+            recipe=config.model_dump(mode="json"),
+            problems=problems,
+        )
 
     def write(self, folder: RunFolder) -> None:
         """Writes it to `folder`."""
@@ -46,6 +55,31 @@ class Origin:
 
 
 _ORIGIN = TypeAdapter(Origin)
+
+
+def changed_keys(then: Recipe, now: Recipe, *, free: Sequence[str]) -> list[str]:
+    """Returns the dotted keys in which two recipes differ; raises RecipeError for one that is not `free`.
+
+    A section in `free` stands for all its keys.
+    """
+    old, new = dict(_leaves(then.model_dump(mode="json"))), dict(_leaves(now.model_dump(mode="json")))
+    changed = [key for key in {**new, **old} if old.get(key, ...) != new.get(key, ...)]
+    for key in changed:
+        if not any(key == one or key.startswith(f"{one}.") for one in free):
+            raise RecipeError(
+                f"{key}: a run that goes on keeps its recipe; only {', '.join(free)} can change. For another "
+                f"recipe, start a new run"
+            )
+    return changed
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (dotted key, value)."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(cast(Mapping[str, Any], value), f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def model_checksum(config: ModelConfig, model: LoadedModel) -> str:

@@ -3,54 +3,111 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from torch import Tensor
 
 from turnpoint.commands.origin import Origin, check_model
 from turnpoint.commands.saving import Position
+from turnpoint.config import RunConfig, SftConfig
 from turnpoint.errors import DataError, RunFolderError
+from turnpoint.models.loading import LoadedModel
 from turnpoint.reports.cut import cut_lines, step_of_row
-from turnpoint.reports.run_log import RunFolder, read_evaluations, read_metrics
-from turnpoint.rollout.evaluate import Evaluation
+from turnpoint.reports.run_log import RunFolder, read_metrics
+from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout.recorder import step_of_group
+from turnpoint.tasks import Fingerprint
+from turnpoint.tasks.fingerprint import change
+from turnpoint.training.checkpoint import latest_checkpoint, load_latest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
-    """What is known of the steps before; `history` and `evaluations` grow with the run."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Start:
+    """From where a run goes on."""
 
-    history: list[Mapping[str, float]]  # figures of each step; groups of a long run would not fit
-    evaluations: dict[int, Evaluation]  # by step, 0 before training
+    source: str = "its beginning"  # in words
+    position: Position = field(default_factory=Position)
+    state: Mapping[str, Tensor] | None = None  # for `Trainer.load_state_dict`; None: the model as it is
 
 
-def take_up(folder: RunFolder, begun: Position, origin: Origin, *, source: str) -> Past:
-    """Returns what the run in `folder` has behind it at `begun`, and cuts off what came after that.
+def find_start(run_folder: RunFolder, terminal: Terminal) -> Start:
+    """Returns where the run in `run_folder` goes on: after its latest checkpoint that can be read.
 
-    `source` names the model. Raises DataError when the problems are not those that the run began with, and
-    ModelError when the model is not, before anything is cut; RunFolderError when a file cannot be read or
-    cut.
+    Later ones are named. Raises RunFolderError when there are checkpoints and none can be read, or when what
+    one tells beside its state is impossible.
     """
-    if folder.recipe.exists():
-        then = Origin.read(folder)
-        _check_problems(folder, then, origin)
-        check_model(then, origin.model, source=source, run=folder.path)
-    else:
-        origin.write(folder)
-    for path in (folder.metrics, folder.evaluations):
-        cut_lines(path, after=begun.step, step_of=step_of_row)
-    cut_lines(folder.rollouts, after=begun.step, step_of=step_of_group)
-    return Past(
-        history=[record.metrics for record in read_metrics(folder.metrics)]
-        if folder.metrics.exists()
-        else [],
-        evaluations=read_evaluations(folder.evaluations),
-    )
-
-
-def _check_problems(folder: RunFolder, then: Origin, now: Origin) -> None:
-    if then.problems is None or now.problems is None:
-        raise RunFolderError(f"{folder.path} is a run of turnpoint sft, which cannot go on")
-    if change := then.problems.change(now.problems):
-        raise DataError(
-            f"the problems are not those that {folder.path} began with: {change}; bring the old ones back, "
+    found = load_latest(run_folder.checkpoints, skipped=lambda line: terminal.line(line, "yellow"))
+    if found is None and (unread := latest_checkpoint(run_folder.checkpoints)):
+        raise RunFolderError(
+            f"none of the checkpoints in {unread.parent} can be read; nothing was changed: bring one back, "
             f"or start a new run"
         )
+    if found is None:
+        return Start(source="its beginning: it has no complete checkpoint yet")
+    path, checkpoint = found
+    try:
+        position = Position.of(checkpoint)
+    except KeyError as error:
+        raise RunFolderError(
+            f"checkpoint {path} does not tell {error}: it can be evaluated and exported, not continued"
+        ) from error
+    except ValueError as error:
+        raise RunFolderError(f"checkpoint {path} cannot be continued: {error}") from error
+    return Start(source=f"checkpoint {path}", position=position, state=checkpoint.state)
+
+
+def take_up(
+    folder: RunFolder,
+    start: Start,
+    config: RunConfig | SftConfig,
+    model: LoadedModel,
+    problems: Mapping[str, Fingerprint],
+    terminal: Terminal,
+) -> list[Mapping[str, float]]:
+    """Returns the figures of the steps that the run in `folder` has behind it at `start`.
+
+    A new run writes what it begins with. In one that goes on, what was logged after `start` is cut off, and
+    what keeps it from being the run without interruption is said. Raises DataError when `problems` are not
+    those that it began with, and ModelError when `model` is not, before anything is changed; RunFolderError
+    when a file cannot be read, cut or written.
+    """
+    origin = Origin.of(config, model, problems)
+    if folder.recipe.exists():
+        _check(folder, origin, source=model.source)
+    else:
+        origin.write(folder)
+    for path in (folder.metrics, folder.evaluations, folder.held_out):
+        cut_lines(path, after=start.position.step, step_of=step_of_row)
+    cut_lines(folder.rollouts, after=start.position.step, step_of=step_of_group)
+    history = [record.metrics for record in read_metrics(folder.metrics)] if folder.metrics.exists() else []
+    changes = folder.write_environment(device=str(model.decoder.device))
+    folder.write_recipe(config)
+    for note in _notes(folder, start, changes, told=len(history)):
+        terminal.line(note, "yellow")
+    return history
+
+
+def _check(folder: RunFolder, now: Origin, *, source: str) -> None:
+    then = Origin.read(folder)
+    if difference := change(then.problems, now.problems):
+        raise DataError(
+            f"the problems are not those that {folder.path} began with: {difference}; bring the old ones "
+            f"back, or start a new run"
+        )
+    check_model(then, now.model, source=source, run=folder.path)
+
+
+def _notes(folder: RunFolder, start: Start, changes: list[str], *, told: int) -> list[str]:
+    """Returns what keeps the run from being as it should be; `told` steps are in its metrics."""
+    step = start.position.step
+    notes = [folder.note] if folder.note else []
+    if changes:
+        notes.append(f"{'; '.join(changes)}: the last bits may differ from a run without interruption")
+    if start.state is not None and int(start.state["steps"]) != start.position.updates:
+        notes.append(
+            f"{start.source} was saved when step {step + 1} failed half-way: what it had learnt is kept, so "
+            f"the run will differ from one without interruption"
+        )
+    if told != step:
+        notes.append(f"{folder.metrics} tells of {told} of {step} steps; the others are lost")
+    return notes

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
 
 from turnpoint.commands.common import read_problems
-from turnpoint.commands.origin import Origin
-from turnpoint.commands.saving import Position
-from turnpoint.commands.train import Start, TrainResult, run
-from turnpoint.config import RunConfig, SftConfig, load_recipe, load_run_recipe, parse_recipe
-from turnpoint.errors import RecipeError, RunFolderError
+from turnpoint.commands.origin import Origin, changed_keys
+from turnpoint.commands.past import find_start
+from turnpoint.commands.train import TrainResult, run
+from turnpoint.config import RunConfig, load_recipe, parse_recipe
+from turnpoint.errors import RecipeError
 from turnpoint.reports.run_lock import locked
 from turnpoint.reports.run_log import RunFolder, read_evaluations
 from turnpoint.reports.terminal import Terminal
-from turnpoint.training.checkpoint import latest_checkpoint, load_latest
 
-# What decides nothing about the steps that were taken. A section stands for all its keys.
+# What decides nothing about the steps that were taken.
 _FREE = (
     "tasks.path",  # the problems themselves are compared
     "model.path",  # and so are the weights
@@ -46,7 +44,7 @@ def resume(folder: str | Path, overrides: Sequence[str] = ()) -> TrainResult:
     terminal, run_folder = Terminal(), RunFolder.open(Path(folder))
     with locked(run_folder.path):
         config = _recipe(run_folder, overrides)
-        start = _start(run_folder, terminal)
+        start = find_start(run_folder, terminal)
         _check_steps(config, start.position.step, run_folder)
         if start.position.step == config.training.steps and _evaluated(config, run_folder):
             return _complete(config, run_folder, terminal)
@@ -57,21 +55,9 @@ def resume(folder: str | Path, overrides: Sequence[str] = ()) -> TrainResult:
 
 def _recipe(run_folder: RunFolder, overrides: Sequence[str]) -> RunConfig:
     """Returns the recipe of the run with `overrides`; raises RecipeError for one that changes the past."""
-    if isinstance(load_run_recipe(run_folder.recipe), SftConfig):
-        raise RecipeError(
-            f"{run_folder.path} is a run of turnpoint sft, which cannot go on; turnpoint export takes what "
-            f"it learnt"
-        )
     now = load_recipe(run_folder.recipe, overrides)
     then = parse_recipe(Origin.read(run_folder).recipe)  # recipe.yaml may have been edited since
-    old, new = dict(_leaves(then.model_dump(mode="json"))), dict(_leaves(now.model_dump(mode="json")))
-    changed = [key for key in {**new, **old} if old.get(key, ...) != new.get(key, ...)]
-    for key in changed:
-        if not any(key == free or key.startswith(f"{free}.") for free in _FREE):
-            raise RecipeError(
-                f"{key}: a run that goes on keeps its recipe; only {', '.join(_FREE)} can change. "
-                f"For another recipe, start a new run"
-            )
+    changed = changed_keys(then, now, free=_FREE)
     schedule = now.optimizer.schedule
     if "training.steps" in changed and schedule != "constant":
         raise RecipeError(
@@ -79,36 +65,6 @@ def _recipe(run_folder: RunFolder, overrides: Sequence[str]) -> RunConfig:
             f"{then.training.steps} steps; its learning rates so far would have been others. Start a new run"
         )
     return now
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields (dotted key, value)."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(cast(Mapping[str, Any], value), f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
-
-
-def _start(run_folder: RunFolder, terminal: Terminal) -> Start:
-    found = load_latest(run_folder.checkpoints, skipped=lambda line: terminal.line(line, "yellow"))
-    if found is None and (unread := latest_checkpoint(run_folder.checkpoints)):
-        raise RunFolderError(
-            f"none of the checkpoints in {unread.parent} can be read; nothing was changed: bring one back, "
-            f"or start a new run"
-        )
-    if found is None:
-        return Start(source="its beginning: it has no complete checkpoint yet")
-    path, checkpoint = found
-    try:
-        position = Position.of(checkpoint)
-    except KeyError as error:
-        raise RunFolderError(
-            f"checkpoint {path} does not tell {error}: it can be evaluated and exported, not continued"
-        ) from error
-    except ValueError as error:
-        raise RunFolderError(f"checkpoint {path} cannot be continued: {error}") from error
-    return Start(source=f"checkpoint {path}", position=position, state=checkpoint.state)
 
 
 def _check_steps(config: RunConfig, done: int, run_folder: RunFolder) -> None:

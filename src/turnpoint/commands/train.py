@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from torch import Tensor
-
 from turnpoint.assemble import Problems, open_verifier
 from turnpoint.commands.common import model_facts, read_policy, read_problems
-from turnpoint.commands.origin import Origin, model_checksum
-from turnpoint.commands.past import Past, take_up
-from turnpoint.commands.saving import Position, Saving
+from turnpoint.commands.past import Start, take_up
+from turnpoint.commands.saving import Saving
 from turnpoint.commands.session import Session
 from turnpoint.config import RunConfig
 from turnpoint.metrics import metric_values
@@ -29,12 +27,12 @@ from turnpoint.reports.comparison import compare, entropy_collapse, reward_trend
 from turnpoint.reports.findings import Finding, FindingLimits
 from turnpoint.reports.plan import Plan, make_plan
 from turnpoint.reports.run_lock import locked
-from turnpoint.reports.run_log import RunFolder
+from turnpoint.reports.run_log import RunFolder, read_evaluations
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.trackers import Trackers
 from turnpoint.rollout.evaluate import Evaluation
 from turnpoint.rollout.recorder import RolloutWriter
-from turnpoint.tasks import BatchOrder, Dataset, Fingerprints, TaskStream
+from turnpoint.tasks import BatchOrder, Dataset, Fingerprint, TaskStream
 from turnpoint.training.loop import Loop, publish
 from turnpoint.training.packing import pack_step
 from turnpoint.training.reference import Reference
@@ -51,15 +49,6 @@ class TrainResult:
     after: Evaluation | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Start:
-    """From where a run goes on."""
-
-    source: str  # in words
-    position: Position = field(default_factory=Position)
-    state: Mapping[str, Tensor] | None = None  # for `Trainer.load_state_dict`; None: the model as it is
-
-
 def train(config: RunConfig) -> TrainResult:
     """Trains as `config` says, in a new run folder, and returns where the files are.
 
@@ -71,7 +60,7 @@ def train(config: RunConfig) -> TrainResult:
     folder = RunFolder.create(config.output_dir, config.name)
     with locked(folder.path):
         try:
-            return run(config, problems, folder, Start(source="its beginning"), terminal)
+            return run(config, problems, folder, Start(), terminal)
         finally:
             folder.discard_if_unused()
 
@@ -110,13 +99,8 @@ class _Training:
             await self.session.usable(problems.evaluation) if how else (problems.evaluation, [], [])
         )
         model = self.session.policy.model
-        origin = Origin(
-            model=model_checksum(config.model, model),
-            recipe=config.model_dump(mode="json"),
-            problems=Fingerprints.of(problems.examples, tasks, held_out),
-        )
-        past = take_up(self.folder, start.position, origin, source=model.source)
-        self._record(start, past)
+        known = _fingerprints(problems, tasks, held_out)
+        history = take_up(self.folder, start, config, model, known, self.session.terminal)
         self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks)))
         self.trackers.start()
         towards = make_reference(config, self.session.policy)  # of the model as it was before training
@@ -130,7 +114,7 @@ class _Training:
             trackers=self.trackers,
             trainer=trainer,
             tasks=held_out.tasks,
-            by_step=past.evaluations,
+            by_step=read_evaluations(self.folder.evaluations),
         )
         if start.position.step == 0:
             await evaluations.at(0, "before training")
@@ -149,36 +133,16 @@ class _Training:
             for index in range(start.position.step, config.training.steps):
                 if how and _due(how.every, index):
                     await evaluations.at(index, f"after step {index}")
-                past.history.append(metric_values((await loop.step(index)).metrics))
+                history.append(metric_values((await loop.step(index)).metrics))
                 if _due(config.training.save_every, saving.done):
                     saving.save()
         await evaluations.at(config.training.steps, "after training")
-        self.session.terminal.findings(_verdict(past))
+        self.session.terminal.findings(_verdict(history, evaluations.by_step))
         self.session.terminal.line(
             f"files in {self.folder.path}; a Hugging Face folder: turnpoint export {self.folder.path} DIR"
         )
-        before, after = past.evaluations.get(0), past.evaluations.get(config.training.steps)
+        before, after = evaluations.by_step.get(0), evaluations.by_step.get(config.training.steps)
         return TrainResult(folder=self.folder.path, before=before, after=after)
-
-    def _record(self, start: Start, past: Past) -> None:
-        """Writes recipe and environment, and says what keeps the run from being as it should be."""
-        changes = self.folder.write_environment(device=str(self.session.policy.model.decoder.device))
-        self.folder.write_recipe(self.session.config)
-        notes = [self.folder.note] if self.folder.note else []
-        if changes:
-            notes.append(f"{'; '.join(changes)}: the last bits may differ from a run without interruption")
-        if start.state is not None and int(start.state["steps"]) != start.position.updates:
-            notes.append(
-                f"{start.source} was saved when step {start.position.step + 1} failed half-way: what it had "
-                f"learnt is kept, so the run will differ from one without interruption"
-            )
-        if len(past.history) != start.position.step:
-            notes.append(
-                f"{self.folder.metrics} tells of {len(past.history)} of {start.position.step} steps; the "
-                f"others are lost"
-            )
-        for note in notes:
-            self.session.terminal.line(note, "yellow")
 
     def _plan(
         self,
@@ -268,13 +232,21 @@ class _Evaluations:
         publish(self.trainer, self.session.policy.engine, version=step)
 
 
-def _verdict(past: Past) -> list[Finding]:
-    """Returns what the whole run can be said to have done."""
+def _fingerprints(problems: Problems, train: Dataset, held_out: Dataset) -> dict[str, Fingerprint]:
+    return {
+        "few-shot examples": Fingerprint.of(json.dumps(pair).encode() for pair in problems.examples),
+        "problems to train on": Fingerprint.of_tasks(train),
+        "problems to evaluate": Fingerprint.of_tasks(held_out),
+    }
+
+
+def _verdict(history: Sequence[Mapping[str, float]], by_step: Mapping[int, Evaluation]) -> list[Finding]:
+    """Returns what the whole run can be said to have done; `history` has the figures of each step."""
     trends = [
-        reward_trend([figures["reward"] for figures in past.history if "reward" in figures]),
-        entropy_collapse([figures["entropy"] for figures in past.history if "entropy" in figures]),
+        reward_trend([figures["reward"] for figures in history if "reward" in figures]),
+        entropy_collapse([figures["entropy"] for figures in history if "entropy" in figures]),
     ]
-    evaluations = [past.evaluations[step] for step in sorted(past.evaluations)]
+    evaluations = [by_step[step] for step in sorted(by_step)]
     changes = compare(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else ()
     return [*(finding for finding in trends if finding is not None), *changes]
 

@@ -298,6 +298,21 @@ def read_evaluations(path: Path) -> dict[int, Evaluation]:
     return evaluations
 
 
+def read_held_out(path: Path) -> dict[int, HeldOut]:
+    """Returns the measurements in a held_out.jsonl by step, none without the file.
+
+    A torn last line is skipped. Raises RunFolderError for a line in the middle that is none.
+    """
+    measured: dict[int, HeldOut] = {}
+    for number, row in read_lines(path) if path.exists() else ():
+        try:
+            step = row.pop("step")
+            measured[step] = HeldOut(**row)
+        except (KeyError, TypeError) as error:
+            raise RunFolderError(f"{path}, line {number}: not a measurement: {error!r}") from error
+    return measured
+
+
 def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (line number, object) of a JSON-lines file; a torn last line is skipped.
 

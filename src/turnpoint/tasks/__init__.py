@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from turnpoint.tasks.dataset import holdout as holdout
     from turnpoint.tasks.dataset import split_examples as split_examples
     from turnpoint.tasks.fingerprint import Fingerprint as Fingerprint
-    from turnpoint.tasks.fingerprint import Fingerprints as Fingerprints
     from turnpoint.tasks.lengths import LengthCheck as LengthCheck
     from turnpoint.tasks.lengths import check_lengths as check_lengths
     from turnpoint.tasks.load import load_tasks as load_tasks
@@ -26,7 +25,6 @@ __all__ = [
     "BatchOrder",
     "Dataset",
     "Fingerprint",
-    "Fingerprints",
     "InvalidRows",
     "LengthCheck",
     "ReadReport",
@@ -42,7 +40,6 @@ __getattr__ = lazy(
         "BatchOrder": "order",
         "Dataset": "dataset",
         "Fingerprint": "fingerprint",
-        "Fingerprints": "fingerprint",
         "InvalidRows": "dataset",
         "LengthCheck": "lengths",
         "ReadReport": "dataset",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from turnpoint.tasks.dataset import Dataset
@@ -12,39 +11,35 @@ from turnpoint.tasks.dataset import Dataset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """How many problems, and SHA-256 (hex) over what they say, in order."""
+    """How many there are of something, and SHA-256 (hex) over what they say, in order.
+
+    A position in their order means nothing without them.
+    """
 
     count: int
     sha256: str
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fingerprints:
-    """The problems of a run by what they are for; a position in their order means nothing without them."""
-
-    examples: Fingerprint  # shown in few-shot prompts
-    train: Fingerprint
-    evaluation: Fingerprint
+    @staticmethod
+    def of(pieces: Iterable[bytes]) -> Fingerprint:
+        """Returns the fingerprint of `pieces`."""
+        digest, count = hashlib.sha256(), 0
+        for piece in pieces:
+            digest.update(len(piece).to_bytes(8, "big"))
+            digest.update(piece)
+            count += 1
+        return Fingerprint(count=count, sha256=digest.hexdigest())
 
     @staticmethod
-    def of(examples: Sequence[tuple[str, str]], train: Dataset, evaluation: Dataset) -> Fingerprints:
-        """Returns the fingerprints of problems as they will be used."""
-        said = json.dumps([list(example) for example in examples]).encode("ascii")
-        return Fingerprints(
-            examples=Fingerprint(count=len(examples), sha256=hashlib.sha256(said).hexdigest()),
-            train=Fingerprint(count=len(train.tasks), sha256=train.fingerprint),
-            evaluation=Fingerprint(count=len(evaluation.tasks), sha256=evaluation.fingerprint),
-        )
+    def of_tasks(dataset: Dataset) -> Fingerprint:
+        """Returns the fingerprint of the tasks of `dataset`."""
+        return Fingerprint(count=len(dataset.tasks), sha256=dataset.fingerprint)
 
-    def change(self, now: Fingerprints) -> str:
-        """Returns in one line what is different `now`; empty when nothing is."""
-        pairs = {
-            "few-shot examples": (self.examples, now.examples),
-            "problems to train on": (self.train, now.train),
-            "problems to evaluate": (self.evaluation, now.evaluation),
-        }
-        changes = [_change(name, then, today) for name, (then, today) in pairs.items() if then != today]
-        return "; ".join(changes)
+
+def change(then: Mapping[str, Fingerprint], now: Mapping[str, Fingerprint]) -> str:
+    """Returns in one line which of the named things are not as they were `then`; empty when all are."""
+    none = Fingerprint.of(())
+    pairs = {name: (then.get(name, none), now.get(name, none)) for name in {**then, **now}}
+    return "; ".join(_change(name, old, new) for name, (old, new) in pairs.items() if old != new)
 
 
 def _change(name: str, then: Fingerprint, now: Fingerprint) -> str:
