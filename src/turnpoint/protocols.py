@@ -20,10 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from turnpoint.types import (
+    Account,
     BranchPoint,
     FinishReason,
     Floats,
     Group,
+    Insight,
     Message,
     PathPiece,
     SegmentCredit,
@@ -90,6 +92,7 @@ class GenerateRequest:
     stop_ids: frozenset[int] = frozenset()
     stop_strings: tuple[str, ...] = ()
     seed: int = 0
+    continued: int = 0  # of the last prompt ids, the policy's own: text and search for stops begin there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -100,7 +103,7 @@ class Completion:
     logprobs: Floats  # [n] nats, of the law sampled from; 0 at temperature 0
     policy_version: int
     finish: FinishReason
-    text: str  # without stop token and stop string
+    text: str  # without stop token and stop string; with what was continued
     cached_tokens: int = 0  # of the prompt, read from the prefix cache
 
 
@@ -233,18 +236,34 @@ class Verifier(Protocol):
 class Root:
     """A finished rollout from the prompt, as a branch rule sees it."""
 
+    id: str  # unique within a run; draws that a rule makes depend on it
     task: Task
     prompt_ids: TokenIds  # [n]
     completion: Completion
     verdict: Verdict
+    solved_by: tuple[str, ...] = ()  # texts of other roots of the group that earned their reward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """What a rule found out about a root, and what that cost."""
+
+    points: tuple[BranchPoint, ...]  # best first
+    insight: Insight
+    account: Account
 
 
 @runtime_checkable
 class BranchRule(Protocol):
     """Says where a root should fork."""
 
-    async def points(self, root: Root, engine: Engine) -> list[BranchPoint]:
-        """Returns branch points, best first; may return fewer than asked."""
+    @property
+    def needs_siblings(self) -> bool:
+        """Whether `Root.solved_by` is asked for: roots then wait for each other."""
+        ...
+
+    async def examine(self, root: Root, engine: Engine) -> Examination:
+        """Returns branch points, possibly fewer than asked, and what they rest on."""
         ...
 
 

@@ -375,6 +375,20 @@ class BranchPoint:
     rule: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Insight:
+    """What a branch rule saw in a root; for people and reports, never for training."""
+
+    rule: str  # that decided
+    asked: int  # points
+    found: int
+    set_aside: str = ""  # why another rule than the recipe's decided
+    hindsight: str = ""  # what the policy was told: h
+    reflection: str = ""  # as the policy wrote it
+    agrees: bool | None = None  # whether the reflection's OUTCOME is the verifier's; None: it was not asked
+    quantities: Mapping[str, Floats] = field(default_factory=lambda: _NOTHING)  # by name, [n] of the root
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One rollout of a group: a leaf of the tree and what it earned.
@@ -392,6 +406,7 @@ class Member:
     verdict: Verdict
     finish: FinishReason
     origin: Origin = field(default_factory=RootOrigin)
+    insight: Insight | None = None  # of a root that a branch rule looked at
 
 
 class TokenKind(enum.StrEnum):

@@ -132,7 +132,7 @@ class FakeEngine:
             token, logprob = self._draw(ids, request)
             ids.append(token)
             logprobs.append(logprob)
-            text, stopped = self._text(ids[len(prompt) :], request)
+            text, stopped = self._text(ids[len(prompt) - request.continued :], request)
             if stopped:
                 finish = FinishReason.STOP
                 break

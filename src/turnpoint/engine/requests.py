@@ -30,6 +30,11 @@ def check_generate(request: GenerateRequest, *, capabilities: Capabilities, voca
             f"request {request.id!r}: temperature is {request.temperature}; it must be 0 (the likeliest "
             f"token) or finite and at least {_LEAST_TEMPERATURE:g}"
         )
+    if not 0 <= request.continued <= len(request.prompt_ids):
+        raise EngineError(
+            f"request {request.id!r}: continued is {request.continued}; the prompt has "
+            f"{len(request.prompt_ids)} tokens"
+        )
     if "" in request.stop_strings:
         raise EngineError(f"request {request.id!r}: an empty stop string would stop at once; remove it")
 

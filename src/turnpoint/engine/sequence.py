@@ -25,6 +25,7 @@ class Generation:
         self.cached_tokens = 0
         self.uniforms = Uniforms(seed=request.seed, request_id=request.id)
         self._prompt_length = len(request.prompt_ids)
+        self._text_start = self._prompt_length - request.continued
         self._limit = min(self._prompt_length + request.max_tokens, context_length)
         self._ids = np.empty(self._limit, dtype=np.int32)
         self._ids[: self._prompt_length] = request.prompt_ids
@@ -32,6 +33,7 @@ class Generation:
         self._logprobs: list[float] = []
         self._decode = decode
         self._scanner = StopScanner(decode, request.stop_strings)
+        self._scanner.pass_over(self._ids[self._text_start : self._prompt_length])
 
     @property
     def prefix(self) -> TokenIds:
@@ -58,17 +60,16 @@ class Generation:
         self._ids[self.length] = token
         self.length += 1
         self._logprobs.append(logprob)
-        if token in self.request.stop_ids or self._scanner.push(self._ids[self._prompt_length : self.length]):
+        if token in self.request.stop_ids or self._scanner.push(self._ids[self._text_start : self.length]):
             return FinishReason.STOP
         return FinishReason.LENGTH if self.length == self._limit else None
 
     def completion(self, finish: FinishReason, policy_version: int) -> Completion:
         """Returns the finished completion."""
-        generated = self._ids[self._prompt_length : self.length]
         stopped = finish is FinishReason.STOP and self.last_id in self.request.stop_ids
-        text = self._decode(generated[:-1] if stopped else generated)
+        text = self._decode(self._ids[self._text_start : self.length - stopped])
         return Completion(
-            token_ids=token_array(generated),
+            token_ids=token_array(self._ids[self._prompt_length : self.length]),
             logprobs=float_array(self._logprobs),
             policy_version=policy_version,
             finish=finish,

@@ -23,6 +23,11 @@ class StopScanner:
         self._searched = 0  # of which this many characters are searched,
         self._read = 0  # from the tokens before this one
 
+    def pass_over(self, ids: TokenIds) -> None:
+        """Takes note of `ids` [n], which hold no stop string but may hold the beginning of one."""
+        for count in range(max(1, len(ids) - _CONTEXT), len(ids) + 1):  # as they came: a character may be open
+            self.push(ids[:count])
+
     def push(self, ids: TokenIds) -> bool:
         """Returns whether a stop string is in the text of `ids`, all tokens so far (one more each time)."""
         if not self._strings:

@@ -1,0 +1,56 @@
+"""What all rules share: how points are taken from scores, and how a root is scored under a context."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from turnpoint.branching.candidates import Candidates
+from turnpoint.branching.selection import select_branch_points
+from turnpoint.protocols import Engine, Root, ScoreRequest, Scores
+from turnpoint.types import Account, BranchPoint, TokenIds, TokenKind, token_array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """How many points a root gets, and where they may lie; the same for every rule."""
+
+    count: int
+    candidates: Candidates
+    min_gap: int
+    skip_first: int
+    skip_last: int
+
+    def points(self, root: Root, scores: npt.ArrayLike, *, rule: str) -> tuple[BranchPoint, ...]:
+        """Returns the points that `scores` [n], one per token of the root, give; the best first."""
+        values = np.asarray(scores, dtype=np.float64)
+        chosen = select_branch_points(
+            values.tolist(),
+            count=self.count,
+            candidates=self.candidates.mask(root.completion.token_ids).tolist(),
+            min_gap=self.min_gap,
+            skip_first=self.skip_first,
+            skip_last=self.skip_last,
+        )
+        return tuple(BranchPoint(position=at, score=float(values[at]), rule=rule) for at in chosen)
+
+
+async def score_root(
+    root: Root, engine: Engine, *, prompt_ids: TokenIds, name: str, entropy: bool = False
+) -> tuple[Scores, Account]:
+    """Returns the log-probabilities of the root's tokens after `prompt_ids`, at temperature 1, and the cost.
+
+    The recorded ids are scored, whatever their text. `name` tells the requests of a root apart. Raises
+    EngineError, also when the context is too short.
+    """
+    started = time.perf_counter()
+    ids = token_array(np.concatenate([prompt_ids, root.completion.token_ids]))
+    scores = await engine.score(
+        ScoreRequest(id=f"{root.id}/{name}", token_ids=ids, start=len(prompt_ids), entropy=entropy)
+    )
+    own = prompt_ids is root.prompt_ids  # it is cached: the root was sampled after it
+    tokens = {TokenKind.SCORED: len(ids) - len(prompt_ids), TokenKind.PROMPT: 0 if own else len(prompt_ids)}
+    return scores, Account(tokens=tokens, seconds={"score": time.perf_counter() - started})

@@ -1,0 +1,37 @@
+"""Fork where the policy was least sure: the entropy of its full next-token law at each token.
+
+The baseline of arXiv 2609.36864 (4.4), at the same allocation as every other rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turnpoint.branching.common import Selection, score_root
+from turnpoint.protocols import Engine, Examination, Root
+from turnpoint.types import Insight
+
+NAME = "entropy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntropyRule:
+    """Scores a token by the entropy, in nats at temperature 1, of the law that it was drawn from."""
+
+    selection: Selection
+    needs_siblings: bool = False
+
+    async def examine(self, root: Root, engine: Engine) -> Examination:
+        """Returns the points; one prefill of the root pays for them."""
+        scores, account = await score_root(
+            root, engine, prompt_ids=root.prompt_ids, name="base", entropy=True
+        )
+        assert scores.entropy is not None
+        points = self.selection.points(root, scores.entropy, rule=NAME)
+        insight = Insight(
+            rule=NAME,
+            asked=self.selection.count,
+            found=len(points),
+            quantities={"entropy": scores.entropy},
+        )
+        return Examination(points=points, insight=insight, account=account)

@@ -1,0 +1,34 @@
+"""Fork where the sampled token was least likely: -log p(y_i | x, y_<i).
+
+What the released code of TreeRL (arXiv 2506.11902) ranks by, and calls entropy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turnpoint.branching.common import Selection, score_root
+from turnpoint.protocols import Engine, Examination, Root
+from turnpoint.types import Insight
+
+NAME = "surprisal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurprisalRule:
+    """Scores a token by its surprisal, in nats at temperature 1."""
+
+    selection: Selection
+    needs_siblings: bool = False
+
+    async def examine(self, root: Root, engine: Engine) -> Examination:
+        """Returns the points; one prefill of the root pays for them."""
+        scores, account = await score_root(root, engine, prompt_ids=root.prompt_ids, name="base")
+        points = self.selection.points(root, -scores.logprobs, rule=NAME)
+        insight = Insight(
+            rule=NAME,
+            asked=self.selection.count,
+            found=len(points),
+            quantities={"surprisal": -scores.logprobs},
+        )
+        return Examination(points=points, insight=insight, account=account)
