@@ -11,6 +11,7 @@ import turnpoint as tp
 from tests.tiny import save_tiny_model
 from turnpoint.errors import TrainingError
 from turnpoint.reports.run_log import StepRecord, read_metrics
+from turnpoint.tasks.order import BatchOrder
 from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
 
 
@@ -66,6 +67,20 @@ def test_several_updates_per_batch_leave_the_sampler_behind(recipe: Path) -> Non
     assert first.metrics["ratio_deviation"] > 0.01
     assert first.metrics["approx_kl"] > 0
     assert any("4 updates per batch" in finding.text for finding in first.findings)
+
+
+def test_a_first_update_without_signal_leaves_the_check_to_the_next(recipe: Path) -> None:
+    """It moves no weight: engine and trainer are compared where the first tokens train."""
+    first, *_ = BatchOrder(num_tasks=16, batch_size=4, seed=0).batch(0)
+    with (recipe.parent / "rewards.py").open("a") as file:
+        file.write(f"\ndef most(completion, task):\n    return task.answer != '{sum(divmod(first, 4))}' and ")
+        file.write("vowels(completion, task)\n")
+    settings = (f"verifier.path={recipe.parent / 'rewards.py'}:most", "training.mini_batches=4")
+    step, *_ = steps(run(recipe, *settings, "training.steps=1"))
+    assert step.metrics["signal"] == 0.75
+    assert 0 < step.metrics["mismatch"] < 1e-5
+    with pytest.raises(TrainingError, match="engine and trainer disagree"):
+        run(recipe, *settings, "training.mismatch_tolerance=1e-12")
 
 
 def test_the_schedule_counts_updates(recipe: Path) -> None:
