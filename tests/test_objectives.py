@@ -137,6 +137,18 @@ def test_refilling_is_counted_and_falls_short_aloud(recipe: Path) -> None:
         run(recipe, "rollout.refill.rounds=2", "rollout.refill.when_short=stop", *flat)
 
 
+def test_equal_rewards_teach_what_length_costs(recipe: Path) -> None:
+    """A step whose rewards are all equal trains on lengths, and is not said to train on nothing."""
+    with (recipe.parent / "rewards.py").open("a") as file:
+        file.write("\ndef same(completion, task):\n    return 1.0\n")
+    flat = f"verifier.path={recipe.parent / 'rewards.py'}:same"
+    long = ("sampling.max_new_tokens=40", "advantage.overlong.buffer_tokens=40")
+    first, *_ = steps(run(recipe, flat, *long, "training.steps=1"))
+    assert first.metrics["grad_norm"] > 0
+    (said,) = (finding.text for finding in first.findings if finding.rule == "signal")
+    assert said.startswith("no learning signal beyond what length costs: every group has equal rewards")
+
+
 def test_all_truncated_and_masked_trains_nothing_and_says_so(recipe: Path) -> None:
     """No NaN: the loss is 0 and what cannot be measured is absent."""
     first, *_ = steps(run(recipe, "advantage.overlong.kind=mask", "sampling.max_new_tokens=1"))

@@ -16,7 +16,7 @@ from turnpoint.commands.origin import Origin, model_checksum
 from turnpoint.commands.past import Past, take_up
 from turnpoint.commands.saving import Position, Saving
 from turnpoint.commands.session import Session
-from turnpoint.config import RunConfig
+from turnpoint.config import OverlongPenalty, RunConfig
 from turnpoint.metrics import metric_values
 from turnpoint.objective import (
     make_advantage,
@@ -239,6 +239,7 @@ class _Training:
                 clip_high=config.loss.clip_high,
                 mismatch_tolerance=training.mismatch_tolerance,
                 updates=config.updates_per_step,
+                length_costs=isinstance(config.advantage.overlong, OverlongPenalty),
             ),
             learned=saving.count,
         )
