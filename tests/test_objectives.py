@@ -11,6 +11,7 @@ import turnpoint as tp
 from tests.tiny import save_tiny_model
 from turnpoint.errors import TrainingError
 from turnpoint.reports.run_log import StepRecord, read_metrics
+from turnpoint.tasks.order import BatchOrder
 from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
 
 
@@ -68,6 +69,20 @@ def test_several_updates_per_batch_leave_the_sampler_behind(recipe: Path) -> Non
     assert any("4 updates per batch" in finding.text for finding in first.findings)
 
 
+def test_a_first_update_without_signal_leaves_the_check_to_the_next(recipe: Path) -> None:
+    """It moves no weight: engine and trainer are compared where the first tokens train."""
+    first, *_ = BatchOrder(num_tasks=16, batch_size=4, seed=0).batch(0)
+    with (recipe.parent / "rewards.py").open("a") as file:
+        file.write(f"\ndef most(completion, task):\n    return task.answer != '{sum(divmod(first, 4))}' and ")
+        file.write("vowels(completion, task)\n")
+    settings = (f"verifier.path={recipe.parent / 'rewards.py'}:most", "training.mini_batches=4")
+    step, *_ = steps(run(recipe, *settings, "training.steps=1"))
+    assert step.metrics["signal"] == 0.75
+    assert 0 < step.metrics["mismatch"] < 1e-5
+    with pytest.raises(TrainingError, match="engine and trainer disagree"):
+        run(recipe, *settings, "training.mismatch_tolerance=1e-12")
+
+
 def test_the_schedule_counts_updates(recipe: Path) -> None:
     settings = ("optimizer.schedule=linear", "training.steps=3", "training.mini_batches=2")
     rates = [step.metrics["learning_rate"] for step in steps(run(recipe, *settings))]
@@ -120,6 +135,18 @@ def test_refilling_is_counted_and_falls_short_aloud(recipe: Path) -> None:
     assert "grad_norm" not in first.metrics
     with pytest.raises(TrainingError, match="only 0 of 4 groups have rewards that differ, after 2 rounds"):
         run(recipe, "rollout.refill.rounds=2", "rollout.refill.when_short=stop", *flat)
+
+
+def test_equal_rewards_teach_what_length_costs(recipe: Path) -> None:
+    """A step whose rewards are all equal trains on lengths, and is not said to train on nothing."""
+    with (recipe.parent / "rewards.py").open("a") as file:
+        file.write("\ndef same(completion, task):\n    return 1.0\n")
+    flat = f"verifier.path={recipe.parent / 'rewards.py'}:same"
+    long = ("sampling.max_new_tokens=40", "advantage.overlong.buffer_tokens=40")
+    first, *_ = steps(run(recipe, flat, *long, "training.steps=1"))
+    assert first.metrics["grad_norm"] > 0
+    (said,) = (finding.text for finding in first.findings if finding.rule == "signal")
+    assert said.startswith("no learning signal beyond what length costs: every group has equal rewards")
 
 
 def test_all_truncated_and_masked_trains_nothing_and_says_so(recipe: Path) -> None:

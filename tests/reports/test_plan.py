@@ -79,7 +79,7 @@ def test_a_rollout_beyond_the_micro_batch_is_announced() -> None:
 def test_the_default_objective_in_words() -> None:
     assert lines(plan_of(), "objective") == (
         "advantage = reward - group mean, not divided by std; temperature 1",
-        "PPO clip 0.2/0.28; loss = mean over all tokens of the step; no KL",
+        "PPO clip 0.2/0.28; loss = mean over all tokens of the update; no KL",
         "1 update per batch: on-policy, ratio = 1 up to rounding",
     )
 

@@ -23,11 +23,6 @@ class Position:
     tasks: int = 0  # drawn
     updates: int = 0  # of the optimiser; a state with more was saved within a step
 
-    def __post_init__(self) -> None:
-        for name, value in (("step", self.step), ("tasks", self.tasks), ("updates", self.updates)):
-            if type(value) is not int or not 0 <= value < _MOST:
-                raise ValueError(f"{name} = {value!r} is no count")
-
     @staticmethod
     def of(checkpoint: Checkpoint) -> Position:
         """Returns where the run stood that saved `checkpoint`.
@@ -35,7 +30,11 @@ class Position:
         Raises KeyError when it does not say so, and ValueError when it says something impossible.
         """
         known: Any = checkpoint.metadata
-        return Position(step=checkpoint.step, tasks=known["tasks"], updates=known["updates"])
+        counts = {"step": checkpoint.step, "tasks": known["tasks"], "updates": known["updates"]}
+        for name, value in counts.items():
+            if type(value) is not int or not 0 <= value < _MOST:
+                raise ValueError(f"{name} = {value!r} is no count")
+        return Position(**counts)
 
     def to_json(self) -> dict[str, Json]:
         """Returns what a checkpoint tells beside its step."""

@@ -14,7 +14,7 @@ from turnpoint.commands.common import model_facts, read_policy, read_problems
 from turnpoint.commands.past import Start, take_up
 from turnpoint.commands.saving import Saving
 from turnpoint.commands.session import Session
-from turnpoint.config import RunConfig
+from turnpoint.config import OverlongPenalty, RunConfig
 from turnpoint.metrics import metric_values
 from turnpoint.objective import (
     make_advantage,
@@ -203,6 +203,7 @@ class _Training:
                 clip_high=config.loss.clip_high,
                 mismatch_tolerance=training.mismatch_tolerance,
                 updates=config.updates_per_step,
+                length_costs=isinstance(config.advantage.overlong, OverlongPenalty),
             ),
             learned=saving.count,
         )

@@ -16,7 +16,7 @@ from turnpoint.reports.text import number, plural, visible
 
 _BASELINES = {"mean": "group mean", "leave_one_out": "mean of the others in the group"}
 _AGGREGATIONS = {
-    "token": "mean over all tokens of the step",
+    "token": "mean over all tokens of the update",
     "sequence": "mean over rollouts of their token means",
 }
 

@@ -55,5 +55,5 @@ def valid_rewards(group: Group) -> list[float]:
 
 
 def has_signal(group: Group) -> bool:
-    """Whether any advantage of the group can differ from zero: its valid rewards are not all equal."""
+    """Whether the valid rewards of the group differ: without a penalty on length, whether it teaches."""
     return len(set(valid_rewards(group))) > 1

@@ -114,12 +114,14 @@ class Loop:
         phase.expect(self.epochs * sum(len(packed.trees) for packed in packs))
         prepared = [self.prepare(packed) for packed in packs]
         metrics = [found for _, found in prepared]
-        for update, (packed, _) in enumerate(prepared * self.epochs):
+        moved = False
+        for packed, _ in prepared * self.epochs:
             learned = self.trainer.forward_backward(packed, progress=phase.advance)
-            if update == 0:
-                check_mismatch(learned, tolerance=self.limits.mismatch_tolerance)
-            else:  # the weights have moved: that is no longer what engine and trainer disagree on
+            if moved:  # that is no longer what engine and trainer disagree on
                 learned = {name: metric for name, metric in learned.items() if name != MISMATCH}
+            else:
+                check_mismatch(learned, tolerance=self.limits.mismatch_tolerance)
+            moved = moved or bool(packed.trees)  # an update that nothing trains moves no weight
             loss = Mean(learned["loss"].value or 0.0, 1)  # a mean over updates, each of them a whole loss
             metrics += [{**learned, "loss": loss}, self.trainer.optim_step()]
         return merge_metrics(metrics)
