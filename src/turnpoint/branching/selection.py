@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Shaped
@@ -45,7 +46,8 @@ def select_branch_points(
     allowed[:skip_first] = False
     allowed[max(0, len(values) - skip_last) :] = False
     chosen: list[int] = []
-    for position in torch.argsort(values.cpu(), descending=True, stable=True).tolist():
+    order = cast(list[int], torch.argsort(values.cpu(), descending=True, stable=True).tolist())
+    for position in order:
         if len(chosen) == count:
             break
         if allowed[position]:

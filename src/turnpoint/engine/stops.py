@@ -25,7 +25,9 @@ class StopScanner:
 
     def pass_over(self, ids: TokenIds) -> None:
         """Takes note of `ids` [n], which hold no stop string but may hold the beginning of one."""
-        for count in range(max(1, len(ids) - _CONTEXT), len(ids) + 1):  # as they came: a character may be open
+        for count in range(
+            max(1, len(ids) - _CONTEXT), len(ids) + 1
+        ):  # as they came: a character may be open
             self.push(ids[:count])
 
     def push(self, ids: TokenIds) -> bool:

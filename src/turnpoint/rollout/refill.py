@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from turnpoint.metrics import Metrics, Sum
-from turnpoint.rollout.rollouter import Progress, Rollouter
+from turnpoint.rollout.rollouter import Rollouter
+from turnpoint.rollout.sampler import Progress
 from turnpoint.tasks.order import TaskStream
 from turnpoint.types import Group
 

@@ -1,30 +1,35 @@
 """From a task to a group: G rollouts of one prompt, each judged as soon as it is done.
 
 All groups of a step run at the same time, and a rollout is verified while others still decode: the engine
-batches what is alive, and a slow verification holds up nobody but its own group.
+batches what is alive, and a slow verification holds up nobody but its own group. With `branching`, a few
+rollouts come from the prompt and the others from points within them.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from functools import reduce
+from operator import add
 
-from turnpoint.errors import VerifierError
-from turnpoint.protocols import Completion, Engine, GenerateRequest, Renderer, Verifier
+from turnpoint.protocols import Engine, Renderer, Verifier
+from turnpoint.rollout.branched import Branch, Branching, Family, grow
 from turnpoint.rollout.concurrency import all_of
-from turnpoint.types import Account, Author, Group, Member, Task, TokenIds, TokenKind, TreeBuilder, Verdict
-
-Progress: TypeAlias = Callable[[int, int], None]  # (rollouts finished, tokens they generated)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rollout:
-    completion: Completion
-    verdict: Verdict
-    generated_at: float  # seconds of the performance counter
-    verify_seconds: float
+from turnpoint.rollout.sampler import Progress, Rollout, Sampler
+from turnpoint.types import (
+    Account,
+    Author,
+    BranchOrigin,
+    Group,
+    Insight,
+    Member,
+    Origin,
+    RootOrigin,
+    Task,
+    TokenIds,
+    TokenKind,
+    TreeBuilder,
+)
 
 
 def _ignore(*_: object) -> None:
@@ -36,7 +41,8 @@ class Rollouter:
 
     Draws are a function of `seed`, the group's id and the member's index alone. The renderer's stop ids
     and stop strings end a rollout. Nothing is retried: an engine or a verifier that breaks ends the call,
-    while a verdict that is invalid is data.
+    while a verdict that is invalid is data. Raises ValueError for an empty group, and for a `branching` whose
+    shape makes another number of members.
     """
 
     def __init__(
@@ -49,18 +55,26 @@ class Rollouter:
         temperature: float,
         max_new_tokens: int,
         seed: int,
+        branching: Branching | None = None,
     ) -> None:
         if samples_per_prompt < 1:
             raise ValueError(
                 f"a group needs at least one rollout, got samples_per_prompt {samples_per_prompt}"
             )
-        self._engine = engine
-        self._renderer = renderer
-        self._verifier = verifier
+        if branching is not None and branching.group_size != samples_per_prompt:
+            raise ValueError(
+                f"branching makes {branching.group_size} members, samples_per_prompt is {samples_per_prompt}"
+            )
         self.samples_per_prompt = samples_per_prompt
-        self._temperature = temperature
-        self._max_new_tokens = max_new_tokens
-        self._seed = seed
+        self._branching = branching
+        self._sampler = Sampler(
+            engine=engine,
+            renderer=renderer,
+            verifier=verifier,
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+        )
 
     async def collect(
         self,
@@ -90,94 +104,114 @@ class Rollouter:
         """Returns the group of one task; `group_id` is unique within a run.
 
         Its account holds tokens by kind and seconds by phase: `generate` from the start to the last
-        completion, `verify` summed over members, `slowest_verify` of one member. Groups overlap, so
-        their seconds are no wall time when added. Raises EngineError, and VerifierError naming task and
-        member when the verifier raised.
+        completion, `verify` summed over members, `slowest_verify` of one member, and what a branch rule took,
+        summed over roots. Groups overlap, so their seconds are no wall time when added. Raises EngineError,
+        and VerifierError naming task and member when the verifier raised.
         """
         return await self._group(task, group_id=group_id, progress=_ignore)
 
     async def _group(self, task: Task, *, group_id: str, progress: Progress) -> Group:
         started = time.perf_counter()
-        prompt_ids = self._renderer.prompt(task.messages)
+        prompt_ids = self._sampler.renderer.prompt(task.messages)
+        if self._branching is not None:
+            families = await grow(
+                self._branching, self._sampler, task, prompt_ids, group_id=group_id, progress=progress
+            )
+            return _Assembly(task, prompt_ids).branched(group_id, families, started)
         rollouts = await all_of(
-            self._rollout(task, prompt_ids, request_id=f"{group_id}/{index}", progress=progress)
+            self._sampler.rollout(task, prompt_ids, request_id=f"{group_id}/{index}", progress=progress)
             for index in range(self.samples_per_prompt)
         )
-        return _assemble(task, group_id, prompt_ids, rollouts, started)
+        return _Assembly(task, prompt_ids).flat(group_id, rollouts, started)
 
-    async def _rollout(
-        self, task: Task, prompt_ids: TokenIds, *, request_id: str, progress: Progress
-    ) -> _Rollout:
-        completion = await self._engine.generate(
-            GenerateRequest(
-                id=request_id,
-                prompt_ids=prompt_ids,
-                max_tokens=self._max_new_tokens,
-                temperature=self._temperature,
-                stop_ids=self._renderer.stop_ids,
-                stop_strings=self._renderer.stop_strings,
-                seed=self._seed,
-            )
+
+class _Assembly:
+    """Rollouts become the tree and the members of one group."""
+
+    def __init__(self, task: Task, prompt_ids: TokenIds) -> None:
+        self._task = task
+        self._tree = TreeBuilder()
+        self._prompt = self._tree.append(author=Author.PROMPT, token_ids=prompt_ids)
+        self._members: list[Member] = []
+
+    def flat(self, group_id: str, rollouts: Sequence[Rollout], started: float) -> Group:
+        """Returns the group of rollouts from the prompt."""
+        for rollout in rollouts:
+            self._add(rollout, parent=self._prompt)
+        return self._group(group_id, _account(rollouts, (), started))
+
+    def branched(self, group_id: str, families: Sequence[Family], started: float) -> Group:
+        """Returns the group of `families`: all roots first, then the branches of each."""
+        roots = [self._add(it.root, parent=self._prompt, insight=it.insight) for it in families]
+        for index, it in enumerate(families):
+            for branch in it.branches:
+                self._add_branch(branch, root=index, segment=roots[index])
+        branches = [branch for it in families for branch in it.branches]
+        fresh = [branch.rollout for branch in branches if branch.point is None]
+        account = _account(
+            [*(it.root for it in families), *fresh],
+            [branch.rollout for branch in branches if branch.point is not None],
+            started,
         )
-        assert len(completion.token_ids), f"{request_id}: an engine samples at least one token"
-        generated_at = time.perf_counter()
-        verdict = await self._verify(task, completion, request_id)
-        verify_seconds = time.perf_counter() - generated_at
-        progress(1, len(completion.token_ids))
-        return _Rollout(
-            completion=completion,
-            verdict=verdict,
-            generated_at=generated_at,
-            verify_seconds=verify_seconds,
-        )
+        return self._group(group_id, reduce(add, (it.account for it in families), account))
 
-    async def _verify(self, task: Task, completion: Completion, request_id: str) -> Verdict:
-        try:
-            return await self._verifier.verify(task, completion.text)
-        except Exception as error:
-            what = " ".join(f"{type(error).__name__}: {error}".split())
-            raise VerifierError(
-                f"task {task.id}, rollout {request_id}: the verifier raised {what}"
-            ) from error
+    def _add_branch(self, branch: Branch, *, root: int, segment: int) -> None:
+        point = branch.point
+        if point is None:
+            self._add(branch.rollout, parent=self._prompt)
+            return
+        origin = BranchOrigin(root=root, position=point.position, rule=point.rule, score=point.score)
+        self._add(branch.rollout, parent=segment, parent_length=point.position, origin=origin)
 
-
-def _assemble(
-    task: Task, group_id: str, prompt_ids: TokenIds, rollouts: Sequence[_Rollout], started: float
-) -> Group:
-    tree = TreeBuilder()
-    prompt = tree.append(author=Author.PROMPT, token_ids=prompt_ids)
-    members: list[Member] = []
-    for rollout in rollouts:
+    def _add(
+        self,
+        rollout: Rollout,
+        *,
+        parent: int,
+        parent_length: int | None = None,
+        origin: Origin | None = None,
+        insight: Insight | None = None,
+    ) -> int:
         completion = rollout.completion
-        leaf = tree.append(
-            parent=prompt,
+        leaf = self._tree.append(
+            parent=parent,
+            parent_length=parent_length,
             author=Author.POLICY,
             token_ids=completion.token_ids,
             logprobs=completion.logprobs,
             policy_version=completion.policy_version,
         )
-        members.append(
+        self._members.append(
             Member(
                 leaf=leaf,
                 segments=(leaf,),
                 text=completion.text,
                 verdict=rollout.verdict,
                 finish=completion.finish,
+                origin=origin or RootOrigin(),
+                insight=insight,
             )
         )
-    account = _account(len(prompt_ids), rollouts, started)
-    return Group(id=group_id, task=task, tree=tree.freeze(), members=tuple(members), account=account)
+        return leaf
+
+    def _group(self, group_id: str, account: Account) -> Group:
+        members = tuple(self._members)
+        return Group(id=group_id, task=self._task, tree=self._tree.freeze(), members=members, account=account)
 
 
-def _account(prompt_tokens: int, rollouts: Sequence[_Rollout], started: float) -> Account:
+def _account(roots: Sequence[Rollout], suffixes: Sequence[Rollout], started: float) -> Account:
+    rollouts = [*roots, *suffixes]
     cached = sum(rollout.completion.cached_tokens for rollout in rollouts)
     verify = [rollout.verify_seconds for rollout in rollouts]
+    tokens = {
+        TokenKind.PROMPT: sum(rollout.prompt_tokens for rollout in rollouts) - cached,
+        TokenKind.CACHED: cached,
+        TokenKind.ROOT: sum(len(rollout.completion.token_ids) for rollout in roots),
+    }
+    if suffixes:
+        tokens[TokenKind.SUFFIX] = sum(len(rollout.completion.token_ids) for rollout in suffixes)
     return Account(
-        tokens={
-            TokenKind.PROMPT: prompt_tokens * len(rollouts) - cached,
-            TokenKind.CACHED: cached,
-            TokenKind.ROOT: sum(len(rollout.completion.token_ids) for rollout in rollouts),
-        },
+        tokens=tokens,
         seconds={
             "generate": max(rollout.generated_at for rollout in rollouts) - started,
             "verify": sum(verify),
