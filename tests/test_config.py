@@ -337,6 +337,23 @@ def test_bad_overrides_are_named(tmp_path: Path, override: str, message: str) ->
     assert str(error.value) == message
 
 
+CLIPPED = "tasks: {kind: jsonl, path: a}\nloss: {clip_low: 0.2, clip_high: 0.28}\n"
+
+
+@pytest.mark.parametrize("explicit", ["", "kind: ppo_clip, "])
+def test_another_kind_does_not_inherit_what_was_meant_for_the_first(tmp_path: Path, explicit: str) -> None:
+    text = CLIPPED.replace("clip_low", f"{explicit}clip_low")
+    with pytest.raises(RecipeError) as error:
+        load(tmp_path, "loss.kind=gspo", text=text)
+    assert str(error.value) == (
+        "override 'loss.kind=gspo': loss.clip_high = 0.28, loss.clip_low = 0.2 in the recipe was meant for "
+        "another kind; write loss={kind: gspo} to begin the section anew"
+    )
+    assert load(tmp_path, "loss={kind: gspo}", text=text).loss == config.GspoLoss(kind="gspo")
+    assert load(tmp_path, "loss.kind=ppo_clip", text=text).loss.kind == "ppo_clip"  # the kind that it is
+    assert load(tmp_path, "loss.kind=gspo", "loss.clip_low=0.2").loss.clip_low == 0.2  # asked for
+
+
 def test_overrides_do_not_change_the_file(tmp_path: Path) -> None:
     load(tmp_path, "training.steps=20")
     assert load_recipe(tmp_path / "recipe.yaml").training.steps == 100
@@ -366,8 +383,9 @@ def test_a_section_without_default_kind_names_its_kinds() -> None:
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.yaml", tmp_path):
-        with pytest.raises(RecipeError, match=f"recipe {path}: "):
+    said = {tmp_path / "none.yaml": "no such recipe or run folder", tmp_path: "is a folder, and this command"}
+    for path, words in said.items():
+        with pytest.raises(RecipeError, match=f"{path}:? {words}"):
             load_recipe(path)
 
 

@@ -149,6 +149,16 @@ def test_equal_rewards_teach_what_length_costs(recipe: Path) -> None:
     assert said.startswith("no learning signal beyond what length costs: every group has equal rewards")
 
 
+def test_equal_rewards_leave_the_pull_of_a_reference(recipe: Path, tiny_folder: Path) -> None:
+    with (recipe.parent / "rewards.py").open("a") as file:
+        file.write("\ndef same(completion, task):\n    return 1.0\n")
+    flat = f"verifier.path={recipe.parent / 'rewards.py'}:same"
+    pull = f"kl={{coef: 0.1, reference: {{kind: model, path: {tiny_folder}}}}}"
+    first, *_ = steps(run(recipe, flat, pull, "training.steps=1"))
+    (said,) = (finding.text for finding in first.findings if finding.rule == "signal")
+    assert said.startswith("no learning signal beyond the pull of the reference: every group has equal")
+
+
 def test_all_truncated_and_masked_trains_nothing_and_says_so(recipe: Path) -> None:
     """No NaN: the loss is 0 and what cannot be measured is absent."""
     first, *_ = steps(run(recipe, "advantage.overlong.kind=mask", "sampling.max_new_tokens=1"))

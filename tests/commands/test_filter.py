@@ -195,6 +195,12 @@ def test_rates_of_another_setting_are_refused(turnpoint: Command, recipe: Path, 
         assert "delete it, or choose another output" in answer.err
 
 
+def test_rates_of_another_reward_are_refused(turnpoint: Command, recipe: Path, out: Path) -> None:
+    assert turnpoint("filter", recipe, out, "--samples", "4").status == 0
+    (recipe.parent / "judge.py").write_text(f"{JUDGE}\n# changed\n")
+    assert is_one_line(turnpoint("filter", recipe, out, "--samples", "4"), "holds pass rates for judge = ")
+
+
 def test_a_file_in_the_way_is_not_overwritten(turnpoint: Command, recipe: Path, out: Path) -> None:
     source = recipe.parent / "sums.jsonl"
     before = source.read_text()

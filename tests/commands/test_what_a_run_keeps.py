@@ -133,6 +133,24 @@ def test_problems_and_model_can_move(run: Path, whole: Path) -> None:
     assert_same_run(run, whole)
 
 
+def test_another_reward_is_refused(tmp_path: Path, recipe: Path) -> None:
+    run = three_steps(recipe)
+    rewards = recipe.parent / "rewards.py"
+    rewards.write_text(f"{rewards.read_text()}\n# changed\n")
+    before = files(run)
+    with pytest.raises(RecipeError, match=r"verifier\.path: the file of the reward function is not what it"):
+        tp.resume(run, ["training.steps=4"])
+    assert files(run) == before
+
+
+def test_only_so_many_checkpoints_stay(recipe: Path) -> None:
+    run = three_steps(recipe, "training.save_every=1", "training.keep=2")
+    saved = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert saved == ["step-00000002", "step-00000003"]
+    tp.resume(run, ["training.steps=4", "training.keep=1"])
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000004"]
+
+
 def test_another_model_is_refused(run: Path) -> None:
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     model = shutil.copytree(recipe["model"]["path"], run.parent / "other")
@@ -169,7 +187,10 @@ def test_a_recipe_that_was_edited_is_refused(run: Path, change: dict[str, Any], 
         ("[]", "expected an object, got list"),
         ("{", "not JSON"),
         ('{"model": 7, "recipe": {}}', "not what turnpoint writes: model: "),
-        ('{"model": "7", "recipe": {}, "problems": {"train": 3}}', "not what turnpoint writes: problems."),
+        (
+            '{"model": "7", "recipe": {}, "judge": "", "problems": {"a": 3}}',
+            "not what turnpoint writes: prob",
+        ),
         (None, "No such file"),
     ],
 )

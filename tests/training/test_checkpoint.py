@@ -22,6 +22,7 @@ from turnpoint.training import (
     load_latest,
     save_checkpoint,
 )
+from turnpoint.training.checkpoint import prune_checkpoints
 
 
 def make_trainer(dtype: torch.dtype = torch.float32) -> Trainer:
@@ -125,7 +126,8 @@ def test_a_damaged_checkpoint_is_one_error(tmp_path: Path, name: str, damage: st
     assert "\n" not in str(caught.value)
 
     said: list[str] = []
-    assert load_latest(tmp_path, skipped=said.append) is None
+    with pytest.raises(RunFolderError, match=r"none of the checkpoints in .* can be read"):
+        load_latest(tmp_path, skipped=said.append)
     earlier = save_checkpoint(tmp_path, small(2))
     found = load_latest(tmp_path, skipped=said.append)
     assert found is not None
@@ -173,6 +175,15 @@ def test_what_a_kill_left_is_ignored_and_removed(tmp_path: Path) -> None:
     assert found[0] == latest_checkpoint(tmp_path) == earlier
     later = save_checkpoint(tmp_path, small(2))
     assert {it.name for it in tmp_path.iterdir()} == {earlier.name, later.name}
+
+
+def test_the_latest_stay_when_others_are_removed(tmp_path: Path) -> None:
+    for step in (1, 2, 12):
+        save_checkpoint(tmp_path, small(step))
+    prune_checkpoints(tmp_path, keep=5)
+    assert len(list(tmp_path.iterdir())) == 3
+    prune_checkpoints(tmp_path, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000012"]
 
 
 def test_a_second_ctrl_c_while_saving_leaves_no_trace(

@@ -13,6 +13,7 @@ import pytest
 from turnpoint.errors import RecipeError
 from turnpoint.types import Message, Task, Verdict
 from turnpoint.verifiers import FunctionVerifier
+from turnpoint.verifiers.function import source_file
 
 SOURCE = '''
 import os, sys, time
@@ -179,3 +180,17 @@ def test_a_function_that_is_not_there_is_refused_at_construction_in_one_line(
         FunctionVerifier(path.format(folder=folder))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_file_of_a_function_is_found_without_importing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "judges").mkdir()
+    for name in ("judges/__init__.py", "judges/sums.py", "alone.py"):
+        (tmp_path / name).write_text("raise RuntimeError('imported')\n")
+    assert source_file("rewards/x.py:reward") == Path("rewards/x.py")
+    assert source_file("alone:reward") == Path("alone.py")
+    assert source_file("judges:reward") == Path("judges/__init__.py")
+    assert source_file("judges.sums:reward") == Path("judges/sums.py")
+    assert source_file("installed.elsewhere:reward") is None

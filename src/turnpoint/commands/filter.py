@@ -10,6 +10,7 @@ from pathlib import Path
 
 from turnpoint.assemble import Policy, Problems, open_verifier
 from turnpoint.commands.common import read_policy, read_problems
+from turnpoint.commands.origin import judge_checksum
 from turnpoint.commands.session import Session
 from turnpoint.config import JsonlTasks, ParquetTasks, RunConfig
 from turnpoint.config.learning import MOST_SAMPLES
@@ -107,6 +108,7 @@ def _depends_on(config: RunConfig, policy: Policy, problems: Problems, samples: 
         "dtype": policy.model.dtype,
         "weights": weights_checksum(dict(policy.model.decoder.model.named_parameters())),
         "problems": problems.train.fingerprint,
+        "judge": judge_checksum(config.verifier),
         **{section: recipe[section] for section in ("prompt", "verifier", "sampling", "seed")},
         "examples": [list(pair) for pair in problems.examples],
         "samples": samples,

@@ -10,11 +10,20 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from turnpoint.config import ModelConfig, Recipe, RunConfig, SavedAdapter, SftConfig
+from turnpoint.config import (
+    FunctionVerifierConfig,
+    ModelConfig,
+    Recipe,
+    RunConfig,
+    SavedAdapter,
+    SftConfig,
+    VerifierConfig,
+)
 from turnpoint.errors import ModelError, RecipeError, RunFolderError
 from turnpoint.models.loading import LoadedModel
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.tasks import Fingerprint
+from turnpoint.verifiers.function import source_file
 
 _WEIGHTS = (".safetensors", ".bin")
 
@@ -26,6 +35,7 @@ class Origin:
     model: str  # checksum of the files of its weights, those of an adapter included
     recipe: Mapping[str, Any]  # JSON
     problems: Mapping[str, Fingerprint]  # by what they are for, in words
+    judge: str  # checksum of the file of a function that rewards; empty for judges of ours
 
     @staticmethod
     def of(config: RunConfig | SftConfig, model: LoadedModel, problems: Mapping[str, Fingerprint]) -> Origin:
@@ -34,6 +44,7 @@ class Origin:
             model=model_checksum(config.model, model),
             recipe=config.model_dump(mode="json"),
             problems=problems,
+            judge=judge_checksum(config.verifier) if isinstance(config, RunConfig) else "",
         )
 
     def write(self, folder: RunFolder) -> None:
@@ -96,6 +107,21 @@ def model_checksum(config: ModelConfig, model: LoadedModel) -> str:
             while block := file.read(1 << 20):
                 checksum = zlib.crc32(block, checksum)
     return f"{checksum:08x}"
+
+
+def judge_checksum(config: VerifierConfig) -> str:
+    """Returns what a function that rewards is known by: the content of its file, not of what that imports."""
+    file = source_file(config.path) if isinstance(config, FunctionVerifierConfig) else None
+    return "" if file is None else f"{zlib.crc32(file.read_bytes()):08x}"
+
+
+def check_judge(then: Origin, now: Origin, *, run: Path) -> None:
+    """Raises RecipeError when the function that rewards is not what it was when `run` began."""
+    if now.judge != then.judge:
+        raise RecipeError(
+            f"verifier.path: the file of the reward function is not what it was when {run} began (checksum "
+            f"{then.judge} then, {now.judge} now); bring it back, or start a new run"
+        )
 
 
 def check_model(then: Origin, now: str, *, source: str, run: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from turnpoint.commands.origin import Origin, check_model
+from turnpoint.commands.origin import Origin, check_judge, check_model
 from turnpoint.commands.saving import Position
 from turnpoint.config import RunConfig, SftConfig
 from turnpoint.errors import DataError, RunFolderError
@@ -18,7 +18,7 @@ from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout.recorder import step_of_group
 from turnpoint.tasks import Fingerprint
 from turnpoint.tasks.fingerprint import change
-from turnpoint.training.checkpoint import latest_checkpoint, load_latest
+from turnpoint.training.checkpoint import load_latest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,11 +37,6 @@ def find_start(run_folder: RunFolder, terminal: Terminal) -> Start:
     one tells beside its state is impossible.
     """
     found = load_latest(run_folder.checkpoints, skipped=lambda line: terminal.line(line, "yellow"))
-    if found is None and (unread := latest_checkpoint(run_folder.checkpoints)):
-        raise RunFolderError(
-            f"none of the checkpoints in {unread.parent} can be read; nothing was changed: bring one back, "
-            f"or start a new run"
-        )
     if found is None:
         return Start(source="its beginning: it has no complete checkpoint yet")
     path, checkpoint = found
@@ -68,7 +63,8 @@ def take_up(
 
     A new run writes what it begins with. In one that goes on, what was logged after `start` is cut off, and
     what keeps it from being the run without interruption is said. Raises DataError when `problems` are not
-    those that it began with, and ModelError when `model` is not, before anything is changed; RunFolderError
+    those that it began with, ModelError when `model` and
+    RecipeError when the reward function is not, before anything is changed; RunFolderError
     when a file cannot be read, cut or written.
     """
     origin = Origin.of(config, model, problems)
@@ -95,6 +91,7 @@ def _check(folder: RunFolder, now: Origin, *, source: str) -> None:
             f"back, or start a new run"
         )
     check_model(then, now.model, source=source, run=folder.path)
+    check_judge(then, now, run=folder.path)
 
 
 def _notes(folder: RunFolder, start: Start, changes: list[str], *, told: int) -> list[str]:

@@ -22,6 +22,7 @@ _FREE = (
     "model.adapter.path",
     "training.steps",
     "training.save_every",
+    "training.keep",
     "training.mismatch_tolerance",
     "evaluation.every",
     "trackers",
@@ -34,9 +35,9 @@ def resume(folder: str | Path, overrides: Sequence[str] = ()) -> TrainResult:
     On a CPU with the same versions and number of threads, the run that results is bit for bit the one that
     nothing interrupted: weights, optimiser, rollouts, order of problems, figures. What was logged after
     the checkpoint is cut off and comes again. `overrides` can change training.steps, training.save_every,
-    training.mismatch_tolerance, evaluation.every and trackers, since they decide nothing about the steps
-    taken, and say where the same problems and weights lie now (tasks.path, model.path, model.adapter.path).
-    A run that is complete is left as it is.
+    training.keep, training.mismatch_tolerance, evaluation.every and trackers, since they decide nothing about
+    the steps taken, and say where the same problems and weights lie now (tasks.path, model.path,
+    model.adapter.path). A run that is complete is left as it is.
 
     Raises UserError, with the run as it was, when `folder` is none, is in use by another process, has other
     problems now, or other overrides are given; and as `train` does.

@@ -8,7 +8,7 @@ from typing import Any
 
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.terminal import Terminal
-from turnpoint.training.checkpoint import Checkpoint, save_checkpoint
+from turnpoint.training.checkpoint import Checkpoint, prune_checkpoints, save_checkpoint
 from turnpoint.training.step import Trainer
 from turnpoint.types import Json
 
@@ -44,7 +44,8 @@ class Position:
 class Saving:
     """Saves what was learnt when the block ends, however it ends.
 
-    `drawn` gives the tasks that so many steps drew; `way_on` is said when the block does not end by itself.
+    `drawn` gives the tasks that so many steps drew; `keep` checkpoints stay, or all;
+    `way_on` is said when the block does not end by itself.
     """
 
     def __init__(
@@ -55,8 +56,10 @@ class Saving:
         *,
         drawn: Callable[[int], int],
         begun: Position,
+        keep: int | None,
         way_on: str = "",
     ) -> None:
+        self._keep = keep
         self._trainer = trainer
         self._drawn = drawn
         self._way_on = way_on
@@ -87,6 +90,8 @@ class Saving:
                 path = save_checkpoint(self._folder.checkpoints, checkpoint)
             self._terminal.line(f"checkpoint of step {self.done} saved: {path}")
             self._saved = self.done
+            if self._keep is not None:
+                prune_checkpoints(self._folder.checkpoints, keep=self._keep)
 
     def __enter__(self) -> Saving:
         return self

@@ -50,7 +50,7 @@ from turnpoint.training.step import Trainer
 from turnpoint.types import TokenIds
 
 # What decides nothing about the steps that were taken.
-_FREE = ("tasks.path", "model.path", "model.adapter.path", "training.save_every", "trackers")
+_FREE = ("tasks.path", "model.path", "model.adapter.path", "training.save_every", "training.keep", "trackers")
 _LINES = 50  # lines of steps that a run writes, about; metrics.jsonl has all steps
 
 
@@ -178,6 +178,7 @@ class _Sft:
                 self.terminal,
                 drawn=lambda done: done * self.config.training.examples_per_step,
                 begun=begun,
+                keep=self.config.training.keep,
                 way_on=f"; to go on: turnpoint sft {self.folder.path}",
             ) as saving,
             self.terminal.phase("training", max(0, schedule.examples - begun.tasks)) as phase,

@@ -126,6 +126,7 @@ class _Training:
                 self.session.terminal,
                 drawn=lambda _: stream.position,
                 begun=start.position,
+                keep=config.training.keep,
                 way_on=f"; to go on: turnpoint train {self.folder.path}",
             ) as saving,
         ):
@@ -203,7 +204,7 @@ class _Training:
                 clip_high=config.loss.clip_high,
                 mismatch_tolerance=training.mismatch_tolerance,
                 updates=config.updates_per_step,
-                length_costs=isinstance(config.advantage.overlong, OverlongPenalty),
+                beside=_beside_rewards(config),
             ),
             learned=saving.count,
         )
@@ -239,6 +240,11 @@ def _fingerprints(problems: Problems, train: Dataset, held_out: Dataset) -> dict
         "problems to train on": Fingerprint.of_tasks(train),
         "problems to evaluate": Fingerprint.of_tasks(held_out),
     }
+
+
+def _beside_rewards(config: RunConfig) -> tuple[str, ...]:
+    length = ("what length costs",) if isinstance(config.advantage.overlong, OverlongPenalty) else ()
+    return (*length, "the pull of the reference") if config.kl else length
 
 
 def _verdict(history: Sequence[Mapping[str, float]], by_step: Mapping[int, Evaluation]) -> list[Finding]:

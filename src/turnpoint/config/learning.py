@@ -222,6 +222,8 @@ class StepConfig(Recipe):
     """Tokens whose logits exist at the same time; changes memory and speed, never the gradient."""
     save_every: PositiveInt | None = None
     """Steps between checkpoints; the last step and Ctrl-C always save."""
+    keep: PositiveInt | None = None
+    """How many checkpoints stay, the latest ones; null: all."""
 
 
 class TrainingConfig(StepConfig):

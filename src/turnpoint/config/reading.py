@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -80,8 +81,40 @@ def _load(path: str | Path, overrides: Sequence[str], kind: type[_R]) -> _R:
     tree = _read(path)
     _check_kind(path, tree, kind)
     for override in overrides:
-        _apply(tree, override)
+        _apply(tree, override, kind)
     return _parse(tree, kind)
+
+
+def _check_switch(
+    before: dict[str, Any], after: dict[str, Any], override: str, sections: Sequence[str], kind: type[Recipe]
+) -> None:
+    """Raises RecipeError when an override of a section's kind leaves numbers that were meant for another.
+
+    That is so where both kinds have a key and mean different things by leaving it out.
+    """
+    old, new = _section(kind, before, sections), _section(kind, after, sections)
+    if old is None or new is None or type(old) is type(new):
+        return
+    was, now = type(old).model_fields, type(new).model_fields
+    shared = sorted(old.model_fields_set & now.keys() - {"kind"})
+    where = ".".join(sections)
+    meant = [f"{where}.{key} = {getattr(old, key)}" for key in shared if was[key].default != now[key].default]
+    if meant:
+        raise RecipeError(
+            f"override {override!r}: {', '.join(meant)} in the recipe was meant for another kind; write "
+            f"{where}={{kind: {override.rpartition('=')[2]}}} to begin the section anew"
+        )
+
+
+def _section(kind: type[Recipe], tree: Mapping[str, Any], sections: Sequence[str]) -> Recipe | None:
+    """Returns a section of a whole recipe; None when that is not valid, which it will say itself."""
+    try:
+        part = kind.model_validate(tree)
+    except ValidationError:
+        return None
+    for name in sections:
+        part = getattr(part, name)
+    return part
 
 
 def _parse(tree: Mapping[str, Any], kind: type[_R]) -> _R:
@@ -94,6 +127,13 @@ def _parse(tree: Mapping[str, Any], kind: type[_R]) -> _R:
 def _read(path: str | Path) -> dict[str, Any]:
     try:
         text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise RecipeError(f"{path}: no such recipe or run folder") from error
+    except IsADirectoryError as error:
+        raise RecipeError(
+            f"{path} is a folder, and this command takes a recipe; of a run: {path}/recipe.yaml, with "
+            f"model.path=DIR of turnpoint export for what it learnt"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"recipe {path}: {error}") from error
     try:
@@ -117,7 +157,7 @@ def _check_kind(path: str | Path, tree: Mapping[str, Any], kind: type[Recipe]) -
         )
 
 
-def _apply(tree: dict[str, Any], override: str) -> None:
+def _apply(tree: dict[str, Any], override: str, kind: type[Recipe]) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise RecipeError(f"override {override!r}: expected key=value, for example training.steps=20")
@@ -125,7 +165,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         value = yaml.safe_load(text)
     except _NOT_YAML as error:
         raise RecipeError(f"override {override!r}: {text!r} is not a value") from error
-    node = tree
+    before, node = copy.deepcopy(tree), tree
     *sections, last = key.split(".")
     for section in sections:
         if node.get(section) is None:  # also `section: null`, which switches an optional one off
@@ -135,3 +175,5 @@ def _apply(tree: dict[str, Any], override: str) -> None:
             raise RecipeError(f"override {override!r}: {section!r} holds a value, not a section")
         node = cast(dict[str, Any], inner)
     node[last] = value
+    if last == "kind" and sections:
+        _check_switch(before, tree, override, sections, kind)

@@ -39,7 +39,7 @@ class FindingLimits:
     clip_high: float
     mismatch_tolerance: float  # nats per token
     updates: int = 1  # per batch of rollouts
-    length_costs: bool = False  # advantages are of rewards less a penalty on length
+    beside: tuple[str, ...] = ()  # what teaches beside rewards, in words
 
 
 def step_findings(
@@ -57,7 +57,7 @@ def _step_findings(
     groups: Sequence[Group], metrics: Metrics, limits: FindingLimits, first: bool
 ) -> Iterator[Finding]:
     for found in (
-        signal(groups, length_costs=limits.length_costs),
+        signal(groups, beside=limits.beside),
         truncation(groups, max_new_tokens=limits.max_new_tokens),
         invalid(groups),
     ):
@@ -82,12 +82,12 @@ def _step_findings(
 # --- rollouts -----------------------------------------------------------------------------------
 
 
-def signal(groups: Sequence[Group], *, length_costs: bool = False) -> Finding | None:
+def signal(groups: Sequence[Group], *, beside: Sequence[str] = ()) -> Finding | None:
     """No or little learning signal: all, or at least 75 % of the groups have equal rewards.
 
     An advantage is a reward compared with its group; equal rewards give zero. A group with fewer than two
-    valid rewards has no signal either. Where length costs, equal rewards still teach what it costs. When the
-    rewards are equal although parts of them are not, those parts are named: they may cancel each other.
+    valid rewards has no signal either. `beside` names what a step still learns then. When the rewards are
+    equal although parts of them are not, those parts are named: they may cancel each other.
     """
     flat = [group for group in groups if not has_signal(group)]
     if len(flat) < LITTLE_SIGNAL * len(groups) or not groups:
@@ -105,7 +105,7 @@ def signal(groups: Sequence[Group], *, length_costs: bool = False) -> Finding | 
         what = f"{who} equal rewards ({listed}{more})"
     parts = sorted({name for group in flat for name in _varying_parts(group)})
     cancel = f"; yet these parts of them differ: {', '.join(parts)}" if parts else ""
-    beyond = " beyond what length costs" if length_costs else ""
+    beyond = f" beyond {' and '.join(beside)}" if beside else ""
     text = f"{'no' if none else 'little'} learning signal{beyond}: {what}{cancel}"
     return Finding(rule="signal", text=text, warning=none)
 

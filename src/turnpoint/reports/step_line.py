@@ -42,6 +42,8 @@ def _fields(report: StepReport, steps: int | None) -> Iterator[str]:
         yield f"invalid {percent(values['invalid'])}"
     if "entropy" in values:
         yield f"entropy {values['entropy']:5.3f}"
+    if "kl" in values:
+        yield f"kl {number(values['kl'])}"
     if "grad_norm" in values:
         yield f"grad norm {number(values['grad_norm']):>7}"
     if "learning_rate" in values:

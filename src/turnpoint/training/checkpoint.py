@@ -65,6 +65,17 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     return target
 
 
+def prune_checkpoints(folder: Path, *, keep: int) -> None:
+    """Removes all checkpoints below `folder` but the `keep` latest; raises RunFolderError when it cannot."""
+    for path in _newest_first(folder)[keep:]:
+        aside = folder / f".{path.name}-pruned"  # half of one must never look like one
+        try:
+            path.rename(aside)
+            shutil.rmtree(aside)
+        except OSError as error:
+            raise RunFolderError(f"checkpoint {path} cannot be removed: {error}") from error
+
+
 def load_checkpoint(path: Path) -> Checkpoint:
     """Returns what `save_checkpoint` wrote to `path`, on the CPU, every byte of the state checked.
 
@@ -90,13 +101,20 @@ def load_checkpoint(path: Path) -> Checkpoint:
 def load_latest(folder: Path, *, skipped: Callable[[str], None]) -> tuple[Path, Checkpoint] | None:
     """Returns the latest checkpoint below `folder` that can be read, and its own folder; None without any.
 
-    `skipped` is told in one line of each later one that cannot be read.
+    `skipped` is told in one line of each later one that cannot be read. Raises RunFolderError when there are
+    some and none can be read.
     """
-    for path in _newest_first(folder):
+    paths = _newest_first(folder)
+    for path in paths:
         try:
             return path, load_checkpoint(path)
         except RunFolderError as error:
             skipped(f"{error}; skipped")
+    if paths:
+        raise RunFolderError(
+            f"none of the checkpoints in {folder} can be read; nothing was changed: bring one back, or start "
+            f"a new run"
+        )
     return None
 
 

@@ -68,6 +68,19 @@ class FunctionVerifier:
         self.close()
 
 
+def source_file(path: str) -> Path | None:
+    """Returns the file that holds the function at `path`; None for a module that is no plain file.
+
+    Nothing is imported: a module is looked for from the working folder, as the workers do last.
+    """
+    where = path.rpartition(":")[0]
+    if where.endswith(".py"):
+        return Path(where)
+    inside = Path(*where.split("."))
+    found = (inside.with_suffix(".py"), inside / "__init__.py")
+    return next((file for file in found if file.is_file()), None)
+
+
 def _check_path(path: str) -> None:
     where, colon, name = path.rpartition(":")
     if not colon or not where or not name.isidentifier():
