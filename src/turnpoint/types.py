@@ -388,6 +388,22 @@ class Insight:
     agrees: bool | None = None  # whether the reflection's OUTCOME is the verifier's; None: it was not asked
     quantities: Mapping[str, Floats] = field(default_factory=lambda: _NOTHING)  # by name, [n] of the root
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Insight):
+            return NotImplemented
+        names = self.quantities.keys()
+        return (
+            _insight_words(self) == _insight_words(other)
+            and names == other.quantities.keys()
+            and all(_same_floats(self.quantities[name], other.quantities[name]) for name in names)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _insight_words(it: Insight) -> tuple[object, ...]:
+    return (it.rule, it.asked, it.found, it.set_aside, it.hindsight, it.reflection, it.agrees)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:

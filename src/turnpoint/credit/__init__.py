@@ -11,11 +11,15 @@ if TYPE_CHECKING:
     from turnpoint.credit.overlong import MaskTruncated as MaskTruncated
     from turnpoint.credit.overlong import SoftPenalty as SoftPenalty
     from turnpoint.credit.overlong import overlong_penalty as overlong_penalty
+    from turnpoint.credit.tree import SiblingAdvantage as SiblingAdvantage
+    from turnpoint.credit.tree import SubtreeAdvantage as SubtreeAdvantage
 
 __all__ = [
     "GroupAdvantage",
     "MaskTruncated",
+    "SiblingAdvantage",
     "SoftPenalty",
+    "SubtreeAdvantage",
     "combine_advantages",
     "group_advantages",
     "overlong_penalty",
@@ -26,7 +30,9 @@ __getattr__ = lazy(
     {
         "GroupAdvantage": "group",
         "MaskTruncated": "overlong",
+        "SiblingAdvantage": "tree",
         "SoftPenalty": "overlong",
+        "SubtreeAdvantage": "tree",
         "combine_advantages": "combine",
         "group_advantages": "group",
         "overlong_penalty": "overlong",

@@ -22,14 +22,8 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from turnpoint.credit.overlong import (
-    MaskTruncated,
-    Overlong,
-    SoftPenalty,
-    completion_length,
-    is_truncated,
-)
-from turnpoint.types import Group, Member, SegmentCredit
+from turnpoint.credit.overlong import Overlong, counts, reward_of
+from turnpoint.types import Group, SegmentCredit
 
 BASELINES = ("mean", "leave_one_out")
 SCALES = ("none", "std")
@@ -111,9 +105,9 @@ class GroupAdvantage:
 
     def credit(self, group: Group) -> list[SegmentCredit]:
         """Returns one credit per POLICY segment, in the order of members and of their segments."""
-        counted = [self._counts(member) for member in group.members]
+        counted = [counts(member, self.overlong) for member in group.members]
         advantages = group_advantages(
-            [self._reward(group, member) for member in group.members],
+            [reward_of(group, member, self.overlong) for member in group.members],
             baseline=self.baseline,
             scale=self.scale,
             valid=counted,
@@ -127,14 +121,3 @@ class GroupAdvantage:
             for index, advantage in enumerate(advantages)
             for segment in group.generated(index)
         ]
-
-    def _counts(self, member: Member) -> bool:
-        masked = isinstance(self.overlong, MaskTruncated) and is_truncated(member)
-        return member.verdict.valid and not masked
-
-    def _reward(self, group: Group, member: Member) -> float:
-        """Returns what is compared; of no meaning for a member that does not count."""
-        reward = 0.0 if member.verdict.reward is None else member.verdict.reward
-        if isinstance(self.overlong, SoftPenalty):
-            reward += self.overlong.of(completion_length(group, member))
-        return reward

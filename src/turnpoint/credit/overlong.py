@@ -76,3 +76,17 @@ def completion_length(group: Group, member: Member) -> int:
 def is_truncated(member: Member) -> bool:
     """Whether the rollout ran into a length limit."""
     return member.finish is FinishReason.LENGTH
+
+
+def counts(member: Member, overlong: Overlong | None) -> bool:
+    """Whether the rollout is compared with others and trains."""
+    masked = isinstance(overlong, MaskTruncated) and is_truncated(member)
+    return member.verdict.valid and not masked
+
+
+def reward_of(group: Group, member: Member, overlong: Overlong | None) -> float:
+    """Returns what is compared: the reward and what length costs; no meaning for one that does not count."""
+    reward = 0.0 if member.verdict.reward is None else member.verdict.reward
+    if isinstance(overlong, SoftPenalty):
+        reward += overlong.of(completion_length(group, member))
+    return reward

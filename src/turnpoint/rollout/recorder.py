@@ -37,6 +37,7 @@ from turnpoint.types import (
     FinishReason,
     Floats,
     Group,
+    Insight,
     Member,
     Message,
     Origin,
@@ -188,6 +189,7 @@ def _member_record(member: Member) -> dict[str, Any]:
         "leaf": member.leaf,
         "segments": member.segments,
         "origin": _origin_record(member.origin),
+        "insight": None if member.insight is None else _insight_record(member.insight),
     }
 
 
@@ -195,8 +197,24 @@ def _origin_record(origin: Origin) -> dict[str, Any] | None:
     return None if isinstance(origin, RootOrigin) else dataclasses.asdict(origin)
 
 
+def _insight_record(insight: Insight) -> dict[str, Any]:
+    return {
+        "rule": insight.rule,
+        "asked": insight.asked,
+        "found": insight.found,
+        "set_aside": insight.set_aside,
+        "hindsight": insight.hindsight,
+        "reflection": insight.reflection,
+        "agrees": insight.agrees,
+        "quantities": {name: _packed(values) for name, values in insight.quantities.items()},
+    }
+
+
+def _packed(values: Floats) -> str:
+    return base64.b64encode(values.astype("<f4").tobytes()).decode("ascii")
+
+
 def _segment_record(segment: Segment) -> dict[str, Any]:
-    packed = None if segment.logprobs is None else segment.logprobs.astype("<f4").tobytes()
     return {
         "id": segment.id,
         "parent": segment.parent,
@@ -204,7 +222,7 @@ def _segment_record(segment: Segment) -> dict[str, Any]:
         "author": segment.author,
         "policy_version": segment.policy_version,
         "token_ids": segment.token_ids.tolist(),
-        "logprobs": None if packed is None else base64.b64encode(packed).decode("ascii"),
+        "logprobs": None if segment.logprobs is None else _packed(segment.logprobs),
     }
 
 
@@ -251,6 +269,20 @@ def _member(record: dict[str, Any]) -> Member:
         ),
         finish=FinishReason(record["finish"]),
         origin=RootOrigin() if origin is None else BranchOrigin(**origin),
+        insight=None if record["insight"] is None else _insight(record["insight"]),
+    )
+
+
+def _insight(record: dict[str, Any]) -> Insight:
+    return Insight(
+        rule=record["rule"],
+        asked=record["asked"],
+        found=record["found"],
+        set_aside=record["set_aside"],
+        hindsight=record["hindsight"],
+        reflection=record["reflection"],
+        agrees=record["agrees"],
+        quantities={name: _floats(values) for name, values in record["quantities"].items()},
     )
 
 
