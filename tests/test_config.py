@@ -58,7 +58,7 @@ def changed(**sections: Any) -> dict[str, Any]:
 
 def test_defaults_are_the_stated_method() -> None:
     recipe = parse_recipe(MINIMAL)
-    assert (recipe.advantage.baseline, recipe.advantage.scale) == ("mean", "none")
+    assert recipe.advantage == config.GroupAdvantageConfig(baseline="mean", scale="none")
     assert (recipe.loss.clip_low, recipe.loss.clip_high, recipe.loss.aggregation) == (0.2, 0.28, "token")
     assert (recipe.sampling.temperature, recipe.optimizer.learning_rate) == (1.0, 1e-6)
     assert recipe.evaluation is None
@@ -221,6 +221,29 @@ def test_truncated_sampling_is_refused_with_the_reason(key: str) -> None:
             "model.adapter.alpha = 1e+30: Input should be less than or equal to 65536",
         ),
         ({"kl": {"coef": 1e30}}, "kl.coef = 1e+30: Input should be less than or equal to 1000000"),
+        (
+            {"rollout": {"branching": {}}},
+            "rollout.branching: 2 x (1 + 4 + 3) = 16 rollouts, and rollout.samples_per_prompt = 8; set "
+            "samples_per_prompt = 16, or continuations = [2, 1]",
+        ),
+        (
+            {"rollout": {"branching": {"roots": 3}}},
+            "rollout.branching: 3 x (1 + 4 + 3) = 24 rollouts, and rollout.samples_per_prompt = 8; set "
+            "samples_per_prompt = 24",
+        ),
+        (
+            {"rollout": {"branching": {"roots": 9}}},
+            "rollout.branching: 9 x (1 + 4 + 3) = 72 rollouts, and rollout.samples_per_prompt = 8; set "
+            "samples_per_prompt = 72",
+        ),
+        (
+            {
+                "rollout": {"samples_per_prompt": 16, "branching": {"rule": {"base": "decode"}}},
+                "sampling": {"temperature": 0.7},
+            },
+            "rollout.branching.rule.base = decode needs sampling.temperature = 1, not 0.7: roots are scored at "
+            "temperature 1; use base = prefill",
+        ),
         ({"kl": {"coef": 0.0}}, "kl.coef = 0.0: Input should be greater than 0"),
         ({"loss": {"dual_clip": 1.1}}, "loss: dual_clip = 1.1 is inside the clip of 1 + clip_high = 1.28"),
         ({"tasks": {"kind": "json"}}, "tasks.kind = 'json': it is one of jsonl, parquet, hub, reasoning_gym"),

@@ -12,8 +12,8 @@ from typing import Any
 
 from turnpoint.config import RunConfig, parse_recipe
 from turnpoint.config.learning import (
-    AdvantageConfig,
     CispoLoss,
+    GroupAdvantageConfig,
     GspoLoss,
     OverlongPenalty,
     PpoClipLoss,
@@ -22,7 +22,7 @@ from turnpoint.config.learning import (
 
 MINI_BATCHES = 4
 _BUFFER = 5  # tokens: what the recipe's limit adds to the longest solution
-_STD = AdvantageConfig(scale="std")
+_STD = GroupAdvantageConfig(scale="std")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +30,19 @@ class Arm:
     """One algorithm."""
 
     loss: PpoClipLoss | GspoLoss | CispoLoss
-    advantage: AdvantageConfig = _STD
+    advantage: GroupAdvantageConfig = _STD
     refill: RefillConfig | None = None
 
 
 ARMS: Mapping[str, Arm] = {
     "grpo": Arm(loss=PpoClipLoss(clip_low=0.2, clip_high=0.2, aggregation="sequence")),
     "dr_grpo": Arm(
-        loss=PpoClipLoss(clip_low=0.2, clip_high=0.2, aggregation="constant"), advantage=AdvantageConfig()
+        loss=PpoClipLoss(clip_low=0.2, clip_high=0.2, aggregation="constant"),
+        advantage=GroupAdvantageConfig(),
     ),
     "dapo": Arm(
         loss=PpoClipLoss(clip_low=0.2, clip_high=0.28, aggregation="token"),
-        advantage=AdvantageConfig(scale="std", overlong=OverlongPenalty(buffer_tokens=_BUFFER)),
+        advantage=GroupAdvantageConfig(scale="std", overlong=OverlongPenalty(buffer_tokens=_BUFFER)),
         refill=RefillConfig(),
     ),
     "gspo": Arm(loss=GspoLoss(kind="gspo")),

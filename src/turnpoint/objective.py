@@ -8,6 +8,7 @@ from turnpoint.assemble import Policy
 from turnpoint.config import (
     BaseReference,
     CispoLoss,
+    GroupAdvantageConfig,
     GspoLoss,
     LossConfig,
     ModelReference,
@@ -16,16 +17,18 @@ from turnpoint.config import (
     OverlongPenalty,
     PpoClipLoss,
     RunConfig,
+    SiblingAdvantageConfig,
     StartReference,
+    SubtreeAdvantageConfig,
 )
-from turnpoint.credit import GroupAdvantage
+from turnpoint.credit import GroupAdvantage, SiblingAdvantage, SubtreeAdvantage
 from turnpoint.credit.overlong import MaskTruncated, Overlong, SoftPenalty
 from turnpoint.errors import ModelError
 from turnpoint.losses import policy_gradient_loss
 from turnpoint.models.adapter import base_state
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.loading import LoadedModel, load_model
-from turnpoint.protocols import Loss
+from turnpoint.protocols import Advantage, Loss
 from turnpoint.rollout.refill import Refill
 from turnpoint.training import reference
 from turnpoint.training.prepare import Correction, Preparation
@@ -34,12 +37,16 @@ from turnpoint.training.step import Pull, Trainer
 from turnpoint.types import Group
 
 
-def make_advantage(config: RunConfig) -> GroupAdvantage:
+def make_advantage(config: RunConfig) -> Advantage:
     """Returns what rollouts deserve."""
-    advantage = config.advantage
-    return GroupAdvantage(
-        baseline=advantage.baseline, scale=advantage.scale, overlong=_overlong(config, penalty=True)
-    )
+    overlong = _overlong(config, penalty=True)
+    match config.advantage:
+        case GroupAdvantageConfig(baseline=baseline, scale=scale):
+            return GroupAdvantage(baseline=baseline, scale=scale, overlong=overlong)
+        case SiblingAdvantageConfig(decay=decay):
+            return SiblingAdvantage(decay=decay, overlong=overlong)
+        case SubtreeAdvantageConfig():
+            return SubtreeAdvantage(overlong=overlong)
 
 
 def make_refill(config: RunConfig) -> Refill | None:

@@ -9,6 +9,7 @@ from turnpoint.assemble import Policy, check_gold, fit_context
 from turnpoint.config import EvaluationConfig, RunConfig
 from turnpoint.protocols import Verifier
 from turnpoint.reports.terminal import Terminal
+from turnpoint.rollout.branched import Branching
 from turnpoint.rollout.evaluate import Evaluation
 from turnpoint.rollout.evaluate import evaluate as evaluate_tasks
 from turnpoint.rollout.rollouter import Rollouter
@@ -25,7 +26,7 @@ class Session:
     verifier: Verifier
     terminal: Terminal
 
-    def rollouter(self, samples: int) -> Rollouter:
+    def rollouter(self, samples: int, branching: Branching | None = None) -> Rollouter:
         """Returns what samples and judges groups of `samples` rollouts, as the recipe says."""
         sampling = self.config.sampling
         return Rollouter(
@@ -36,6 +37,7 @@ class Session:
             temperature=sampling.temperature,
             max_new_tokens=sampling.max_new_tokens,
             seed=self.config.seed,
+            branching=branching,
         )
 
     async def evaluate_held_out(self, dataset: Dataset, how: EvaluationConfig, title: str) -> Evaluation:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from turnpoint.assemble import Problems, open_verifier
+from turnpoint.branches import Branches, make_branches
 from turnpoint.commands.common import model_facts, read_policy, read_problems
 from turnpoint.commands.past import Start, take_up
 from turnpoint.commands.saving import Saving
@@ -23,6 +24,7 @@ from turnpoint.objective import (
     make_refill,
     make_trainer,
 )
+from turnpoint.reports.branching_metrics import AGREEMENT
 from turnpoint.reports.comparison import compare, entropy_collapse, reward_trend
 from turnpoint.reports.findings import Finding, FindingLimits
 from turnpoint.reports.plan import Plan, make_plan
@@ -104,6 +106,9 @@ class _Training:
         self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks)))
         self.trackers.start()
         towards = make_reference(config, self.session.policy)  # of the model as it was before training
+        branches = make_branches(config, self.session.policy)
+        if branches is not None and branches.gate is not None:
+            branches.gate.observe(figures[AGREEMENT] for figures in history if AGREEMENT in figures)
         trainer = make_trainer(config, self.session.policy)
         if start.state is not None:
             trainer.load_state_dict(start.state)
@@ -130,7 +135,7 @@ class _Training:
                 way_on=f"; to go on: turnpoint train {self.folder.path}",
             ) as saving,
         ):
-            loop = self._loop(stream, trainer, towards, recorder, saving)
+            loop = self._loop(stream, trainer, towards, branches, recorder, saving)
             for index in range(start.position.step, config.training.steps):
                 if how and _due(how.every, index):
                     await evaluations.at(index, f"after step {index}")
@@ -171,6 +176,7 @@ class _Training:
         stream: TaskStream,
         trainer: Trainer,
         towards: Reference | None,
+        branches: Branches | None,
         recorder: RolloutWriter,
         saving: Saving,
     ) -> Loop:
@@ -178,7 +184,10 @@ class _Training:
         sampling, training = config.sampling, config.training
         return Loop(
             stream=stream,
-            rollouter=self.session.rollouter(config.rollout.samples_per_prompt),
+            rollouter=self.session.rollouter(
+                config.rollout.samples_per_prompt, branches.branching if branches else None
+            ),
+            gate=branches.gate if branches else None,
             refill=make_refill(config),
             advantage=make_advantage(config),
             pack=partial(

@@ -28,6 +28,18 @@ if TYPE_CHECKING:
     from turnpoint.config.asking import TasksConfig as TasksConfig
     from turnpoint.config.asking import VerifierConfig as VerifierConfig
     from turnpoint.config.base import Recipe as Recipe
+    from turnpoint.config.branching import BranchingConfig as BranchingConfig
+    from turnpoint.config.branching import EntropyRuleConfig as EntropyRuleConfig
+    from turnpoint.config.branching import FeedbackSource as FeedbackSource
+    from turnpoint.config.branching import GateConfig as GateConfig
+    from turnpoint.config.branching import HindsightRuleConfig as HindsightRuleConfig
+    from turnpoint.config.branching import RandomRuleConfig as RandomRuleConfig
+    from turnpoint.config.branching import ReflectionSource as ReflectionSource
+    from turnpoint.config.branching import RuleConfig as RuleConfig
+    from turnpoint.config.branching import SiblingSource as SiblingSource
+    from turnpoint.config.branching import SourceConfig as SourceConfig
+    from turnpoint.config.branching import StepsRuleConfig as StepsRuleConfig
+    from turnpoint.config.branching import SurprisalRuleConfig as SurprisalRuleConfig
     from turnpoint.config.learning import AdvantageConfig as AdvantageConfig
     from turnpoint.config.learning import Aggregation as Aggregation
     from turnpoint.config.learning import BaseReference as BaseReference
@@ -35,6 +47,7 @@ if TYPE_CHECKING:
     from turnpoint.config.learning import CorrectionConfig as CorrectionConfig
     from turnpoint.config.learning import EngineConfig as EngineConfig
     from turnpoint.config.learning import EvaluationConfig as EvaluationConfig
+    from turnpoint.config.learning import GroupAdvantageConfig as GroupAdvantageConfig
     from turnpoint.config.learning import GspoLoss as GspoLoss
     from turnpoint.config.learning import KlConfig as KlConfig
     from turnpoint.config.learning import LossConfig as LossConfig
@@ -48,8 +61,10 @@ if TYPE_CHECKING:
     from turnpoint.config.learning import RefillConfig as RefillConfig
     from turnpoint.config.learning import RolloutConfig as RolloutConfig
     from turnpoint.config.learning import SamplingConfig as SamplingConfig
+    from turnpoint.config.learning import SiblingAdvantageConfig as SiblingAdvantageConfig
     from turnpoint.config.learning import StartReference as StartReference
     from turnpoint.config.learning import StepConfig as StepConfig
+    from turnpoint.config.learning import SubtreeAdvantageConfig as SubtreeAdvantageConfig
     from turnpoint.config.learning import TensorBoardConfig as TensorBoardConfig
     from turnpoint.config.learning import TrackersConfig as TrackersConfig
     from turnpoint.config.learning import TrackioConfig as TrackioConfig
@@ -71,14 +86,20 @@ __all__ = [
     "AdvantageConfig",
     "Aggregation",
     "BaseReference",
+    "BranchingConfig",
     "ChatPrompt",
     "CispoLoss",
     "CorrectionConfig",
     "EngineConfig",
+    "EntropyRuleConfig",
     "EvaluationConfig",
+    "FeedbackSource",
     "FewShotPrompt",
     "FunctionVerifierConfig",
+    "GateConfig",
+    "GroupAdvantageConfig",
     "GspoLoss",
+    "HindsightRuleConfig",
     "HubTasks",
     "JsonlTasks",
     "KlConfig",
@@ -94,20 +115,29 @@ __all__ = [
     "ParquetTasks",
     "PpoClipLoss",
     "PromptConfig",
+    "RandomRuleConfig",
     "ReasoningGymTasks",
     "ReasoningGymVerifierConfig",
     "Recipe",
     "ReferenceConfig",
     "RefillConfig",
+    "ReflectionSource",
     "RolloutConfig",
     "RowFormat",
+    "RuleConfig",
     "RunConfig",
     "SamplingConfig",
     "SavedAdapter",
     "SftConfig",
     "SftTrainingConfig",
+    "SiblingAdvantageConfig",
+    "SiblingSource",
+    "SourceConfig",
     "StartReference",
     "StepConfig",
+    "StepsRuleConfig",
+    "SubtreeAdvantageConfig",
+    "SurprisalRuleConfig",
     "TasksConfig",
     "TensorBoardConfig",
     "TrackersConfig",
@@ -129,6 +159,21 @@ __getattr__ = lazy(
     {
         "AdapterConfig": "asking",
         "AdvantageConfig": "learning",
+        "SubtreeAdvantageConfig": "learning",
+        "SiblingAdvantageConfig": "learning",
+        "GroupAdvantageConfig": "learning",
+        "SurprisalRuleConfig": "branching",
+        "StepsRuleConfig": "branching",
+        "SourceConfig": "branching",
+        "SiblingSource": "branching",
+        "RuleConfig": "branching",
+        "ReflectionSource": "branching",
+        "RandomRuleConfig": "branching",
+        "HindsightRuleConfig": "branching",
+        "GateConfig": "branching",
+        "FeedbackSource": "branching",
+        "EntropyRuleConfig": "branching",
+        "BranchingConfig": "branching",
         "Aggregation": "learning",
         "BaseReference": "learning",
         "ChatPrompt": "asking",

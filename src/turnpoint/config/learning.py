@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from turnpoint.config.base import Name, NonNegativeInt, Number, PositiveFloat, PositiveInt, Recipe, kind_or
+from turnpoint.config.branching import BranchingConfig
 
 MOST_SAMPLES = 4096  # of one problem
 
@@ -41,6 +42,8 @@ class RolloutConfig(Recipe):
     """Rollouts of a group, which are compared with each other; at least 2."""
     refill: RefillConfig | None = None
     """null: every group counts, those without signal too."""
+    branching: BranchingConfig | None = None
+    """null: all rollouts of a group come from the prompt."""
 
 
 class EngineConfig(Recipe):
@@ -76,15 +79,43 @@ OverlongConfig: TypeAlias = Annotated[
 ]
 
 
-class AdvantageConfig(Recipe):
-    """What a rollout deserves, compared with its group."""
+class GroupAdvantageConfig(Recipe):
+    """What a rollout deserves, compared with its group; a continuation's is its suffix's."""
 
+    kind: Literal["group"] = "group"
     baseline: Literal["mean", "leave_one_out"] = "mean"
     """What is taken from a reward: the mean of its group, or of the others in it (RLOO, arXiv 2402.14740)."""
     scale: Literal["none", "std"] = "none"
     """std: divided by the standard deviation of the group (GRPO, arXiv 2402.03300)."""
     overlong: OverlongConfig | None = None
     """null: a truncated rollout is judged like any other."""
+
+
+class SiblingAdvantageConfig(Recipe):
+    """Compared where rollouts part: at a fork with its siblings, at the start with other roots; each time
+    with the mean of the others (after BPO, arXiv 2607.14171)."""
+
+    kind: Literal["sibling_leave_one_out"]
+    decay: Annotated[float, Number, Field(ge=0, le=1)] = 0.95
+    """Per token, of what a comparison at a fork says of the root's tokens before it; 0: nothing."""
+    overlong: OverlongConfig | None = None
+    """null: a truncated rollout is judged like any other."""
+
+
+class SubtreeAdvantageConfig(Recipe):
+    """What the tokens between two forks changed in the mean reward of all that pass through them."""
+
+    kind: Literal["subtree_value"]
+    overlong: OverlongConfig | None = None
+    """null: a truncated rollout is judged like any other."""
+
+
+AdvantageConfig: TypeAlias = Annotated[
+    Annotated[GroupAdvantageConfig, Tag("group")]
+    | Annotated[SiblingAdvantageConfig, Tag("sibling_leave_one_out")]
+    | Annotated[SubtreeAdvantageConfig, Tag("subtree_value")],
+    Discriminator(kind_or("group")),
+]
 
 
 _ClipLow: TypeAlias = Annotated[PositiveFloat, Field(le=1)]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from turnpoint.branching.allocation import allocate_continuations as allocate
 from turnpoint.config.asking import (
     ChatPrompt,
     MathVerifierConfig,
@@ -16,11 +17,13 @@ from turnpoint.config.asking import (
     VerifierConfig,
 )
 from turnpoint.config.base import FilePath, NonNegativeInt, PositiveFloat, PositiveInt, Recipe
+from turnpoint.config.branching import HindsightRuleConfig
 from turnpoint.config.learning import (
     AdvantageConfig,
     CorrectionConfig,
     EngineConfig,
     EvaluationConfig,
+    GroupAdvantageConfig,
     KlConfig,
     LossConfig,
     OptimizerConfig,
@@ -54,7 +57,7 @@ class RunConfig(Recipe):
     sampling: SamplingConfig = SamplingConfig()
     rollout: RolloutConfig = RolloutConfig()
     engine: EngineConfig = EngineConfig()
-    advantage: AdvantageConfig = AdvantageConfig()
+    advantage: AdvantageConfig = GroupAdvantageConfig()
     loss: LossConfig = PpoClipLoss()
     kl: KlConfig | None = None
     correction: CorrectionConfig | None = None
@@ -96,9 +99,31 @@ class RunConfig(Recipe):
                 f"training.mini_batches = {parts} does not divide rollout.prompts_per_step = {prompts}: "
                 f"every update takes its share of the step's prompts"
             )
+        self._branching_fits()
         self._overlong_fits()
         self._reference_fits()
         return self
+
+    def _branching_fits(self) -> None:
+        shape, size = self.rollout.branching, self.rollout.samples_per_prompt
+        if shape is None:
+            return
+        made = shape.roots * (1 + sum(shape.continuations))
+        if made != size:
+            per_root, rest = divmod(size, shape.roots)
+            fitting = [*allocate(per_root - 1, min(per_root - 1, len(shape.continuations)))]
+            instead = f", or continuations = {fitting}" if fitting and not rest else ""
+            raise ValueError(
+                f"rollout.branching: {shape.roots} x (1 + {' + '.join(map(str, shape.continuations))}) = "
+                f"{made} rollouts, and rollout.samples_per_prompt = {size}; set samples_per_prompt = "
+                f"{made}{instead}"
+            )
+        decode = isinstance(shape.rule, HindsightRuleConfig) and shape.rule.base == "decode"
+        if decode and self.sampling.temperature != 1:
+            raise ValueError(
+                f"rollout.branching.rule.base = decode needs sampling.temperature = 1, not "
+                f"{self.sampling.temperature:g}: roots are scored at temperature 1; use base = prefill"
+            )
 
     def _overlong_fits(self) -> None:
         overlong, limit = self.advantage.overlong, self.sampling.max_new_tokens

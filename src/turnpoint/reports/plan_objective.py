@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from turnpoint.config import (
     CispoLoss,
+    GroupAdvantageConfig,
     GspoLoss,
     LossConfig,
     ModelReference,
@@ -11,6 +12,8 @@ from turnpoint.config import (
     OverlongPenalty,
     PpoClipLoss,
     RunConfig,
+    SiblingAdvantageConfig,
+    SubtreeAdvantageConfig,
 )
 from turnpoint.reports.text import number, plural, visible
 
@@ -23,20 +26,28 @@ _AGGREGATIONS = {
 
 def objective_lines(config: RunConfig) -> list[str]:
     """Returns advantage, loss and updates of `config`, a line each."""
-    advantage = config.advantage
-    scale = "divided by the group's std" if advantage.scale == "std" else "not divided by std"
     share = (
         config.rollout.prompts_per_step * config.rollout.samples_per_prompt // config.training.mini_batches
     )
     fixed = f"sum over tokens / ({number(share)} rollouts x {number(config.sampling.max_new_tokens)})"
     mean = _AGGREGATIONS.get(config.loss.aggregation, fixed)
-    reward = "reward" + _overlong(config)
     return [
-        f"advantage = {reward} - {_BASELINES[advantage.baseline]}, {scale}; "
-        f"temperature {config.sampling.temperature:g}",
+        f"advantage = {_advantage(config)}; temperature {config.sampling.temperature:g}",
         f"{_clip(config.loss)}; loss = {mean}; {_kl(config)}",
         _updates(config),
     ]
+
+
+def _advantage(config: RunConfig) -> str:
+    reward = "reward" + _overlong(config)
+    match config.advantage:
+        case GroupAdvantageConfig(baseline=baseline, scale=scale):
+            divided = "divided by the group's std" if scale == "std" else "not divided by std"
+            return f"{reward} - {_BASELINES[baseline]}, {divided}"
+        case SiblingAdvantageConfig(decay=decay):
+            return f"{reward} - mean of the others at a fork, carried upstream with decay {decay:g}"
+        case SubtreeAdvantageConfig():
+            return f"change of the mean {reward} among all that pass, between forks"
 
 
 def _overlong(config: RunConfig) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from turnpoint.credit.overlong import completion_length, is_truncated
 from turnpoint.metrics import Max, Mean, Metric, Quantile, Sum
+from turnpoint.reports.branching_metrics import branching_metrics
 from turnpoint.rollout.evaluate import SOLVED
 from turnpoint.types import Group
 
@@ -21,7 +22,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
     reward, solved (share with reward >= 1), reward/PART: means over valid rollouts.
     signal: share of groups whose valid rewards differ. invalid, truncated: shares of all rollouts.
     length: mean tokens of a whole completion; length/max; length/finished: median of those not truncated.
-    tokens/KIND: what was paid. slowest_verify: seconds.
+    tokens/KIND: what was paid. slowest_verify: seconds. Those of `branching_metrics` for groups that fork.
     """
     pairs = [(group, member) for group in groups for member in group.members]
     members = [member for _, member in pairs]
@@ -45,7 +46,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
         metrics[f"reward/{name}"] = Mean.of(parts[name] for parts in valid if name in parts)
     for kind in sorted({kind for group in groups for kind in group.account.tokens}):
         metrics[f"tokens/{kind}"] = Sum(sum(group.account.tokens.get(kind, 0) for group in groups))
-    return metrics
+    return {**metrics, **branching_metrics(groups)}
 
 
 def valid_rewards(group: Group) -> list[float]:

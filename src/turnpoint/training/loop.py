@@ -14,10 +14,12 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from turnpoint.branching.gate import Gate
 from turnpoint.engine.weights import weights_checksum
 from turnpoint.errors import TrainingError, WeightSyncError
 from turnpoint.metrics import Mean, Metrics, merge_metrics
 from turnpoint.protocols import Advantage, WeightReceiver
+from turnpoint.reports.branching_metrics import agreement
 from turnpoint.reports.findings import MISMATCH, FindingLimits
 from turnpoint.reports.phase import Phase
 from turnpoint.reports.run_log import RunFolder
@@ -43,6 +45,7 @@ class Loop:
     stream: TaskStream
     rollouter: Rollouter
     refill: Refill | None
+    gate: Gate | None  # of reflections
     advantage: Advantage
     pack: Pack
     prepare: Prepare
@@ -74,6 +77,9 @@ class Loop:
                 expect=phase.expect,
                 finished=self.recorder.write,
             )
+        agreed = agreement(collected.sampled)
+        if self.gate is not None and agreed is not None:
+            self.gate.observe([agreed])
         metrics = dict(self._refilled(collected))
         with clock.phase("training") as phase:
             metrics |= self._learn(collected.kept, phase)
