@@ -241,8 +241,8 @@ def test_truncated_sampling_is_refused_with_the_reason(key: str) -> None:
                 "rollout": {"samples_per_prompt": 16, "branching": {"rule": {"base": "decode"}}},
                 "sampling": {"temperature": 0.7},
             },
-            "rollout.branching.rule.base = decode needs sampling.temperature = 1, not 0.7: roots are scored at "
-            "temperature 1; use base = prefill",
+            "rollout.branching.rule.base = decode needs sampling.temperature = 1, not 0.7: roots are scored "
+            "at temperature 1; use base = prefill",
         ),
         ({"kl": {"coef": 0.0}}, "kl.coef = 0.0: Input should be greater than 0"),
         ({"loss": {"dual_clip": 1.1}}, "loss: dual_clip = 1.1 is inside the clip of 1 + clip_high = 1.28"),

@@ -111,8 +111,10 @@ class RunConfig(Recipe):
         made = shape.roots * (1 + sum(shape.continuations))
         if made != size:
             per_root, rest = divmod(size, shape.roots)
-            fitting = [*allocate(per_root - 1, min(per_root - 1, len(shape.continuations)))]
-            instead = f", or continuations = {fitting}" if fitting and not rest else ""
+            instead = ""
+            if per_root > 1 and not rest:
+                fitting = allocate(per_root - 1, min(per_root - 1, len(shape.continuations)))
+                instead = f", or continuations = {fitting}"
             raise ValueError(
                 f"rollout.branching: {shape.roots} x (1 + {' + '.join(map(str, shape.continuations))}) = "
                 f"{made} rollouts, and rollout.samples_per_prompt = {size}; set samples_per_prompt = "
