@@ -34,8 +34,8 @@ def test_every_arm_is_a_recipe_of_its_own() -> None:
     assert {(it.training.steps, it.evaluation and it.evaluation.every) for it in recipes.values()} == {(7, 2)}
     assert {it.training.mini_batches for it in recipes.values()} == {MINI_BATCHES}
     assert {name for name, it in recipes.items() if it.rollout.refill} == {"dapo"}
-    differing = [(it.loss, it.advantage, it.rollout) for it in recipes.values()]
-    assert all(left != right for i, left in enumerate(differing) for right in differing[:i])
+    each = [*recipes.values()]
+    assert all(left != right for i, left in enumerate(each) for right in each[:i])
     kinds = {name: (it.loss.kind, it.loss.aggregation) for name, it in recipes.items()}
     assert kinds["gspo"] == ("gspo", "sequence")
     assert kinds["dr_grpo"] == ("ppo_clip", "constant")
