@@ -33,7 +33,7 @@ def test_the_recipe_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_arm_is_one() -> None:
-    (arm,) = eval("{" + ARM + "}", vars(arms)).values()
+    (arm,) = eval("{" + ARM + "}", dict(vars(arms))).values()
     assert arms.arm_recipe(BASE, arm, seed=0, steps=60, every=10).optimizer.learning_rate == 3e-4
 
 
