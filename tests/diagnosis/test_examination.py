@@ -24,6 +24,7 @@ ALL = [
     "template",
     "stop",
     "lengths",
+    "problems",
     "vocabulary",
     "endings",
     "signal",
@@ -152,10 +153,9 @@ def test_prompts_that_do_not_fit_end_the_diagnosis_there(recipe: Path) -> None:
 def test_too_few_problems_for_a_step_are_refused_and_the_rest_is_looked_at(recipe: Path) -> None:
     with subject_of(recipe, "rollout.prompts_per_step=13") as subject:
         diagnosis = diagnose(subject)
-    assert names(diagnosis.checks, "failed") == ["lengths"]
-    assert (
-        "12 problems left to train on, but rollout.prompts_per_step = 13" in check(diagnosis, "lengths").text
-    )
+    assert names(diagnosis.checks, "failed") == ["problems"]
+    told = "12 problems left to train on, but rollout.prompts_per_step = 13"
+    assert told in check(diagnosis, "problems").text
     assert [check.name for check in diagnosis.checks] == ALL
 
 

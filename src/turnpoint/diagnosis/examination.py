@@ -14,7 +14,13 @@ from turnpoint.diagnosis.agreement import check_forks, check_logprobs
 from turnpoint.diagnosis.budget import Budget
 from turnpoint.diagnosis.checks import Check, Diagnosis, failed
 from turnpoint.diagnosis.judging import check_gold_answers, check_wrong_answers
-from turnpoint.diagnosis.prompts import check_lengths, check_stop, check_template, check_vocabulary
+from turnpoint.diagnosis.prompts import (
+    check_lengths,
+    check_problems,
+    check_stop,
+    check_template,
+    check_vocabulary,
+)
 from turnpoint.diagnosis.rollouts import check_endings, check_signal
 from turnpoint.diagnosis.room import Room
 from turnpoint.diagnosis.sampling import Sample, affordable, measure_speed, sample
@@ -116,10 +122,10 @@ class _Examination:
                 dropped=dropped,
                 context=policy.model.context_length,
                 max_new_tokens=new,
-                needed=needed,
             )
         )
         count = len(fitting.tasks)
+        self.checks.append(check_problems(count, needed=needed))
         order = BatchOrder(num_tasks=count, batch_size=min(needed, count), seed=config.seed)
         return lengths, [fitting.tasks[index] for index in order.batch(0)]
 
