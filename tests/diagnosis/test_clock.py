@@ -94,6 +94,13 @@ def test_what_is_said() -> None:
     assert check_time(None, longest, steps=100).text.startswith("up to about 25 min 30 s")
 
 
+def test_the_bound_is_never_below_the_estimate() -> None:
+    expected = Seconds(rollouts=60.0, training=20.0, evaluation=30.0)
+    longest = Seconds(rollouts=10.0, training=25.0, evaluation=5.0)
+    text = check_time(expected, longest, steps=1).text
+    assert "up to 1 min 55 s (rollouts 1 min 00 s, training 25.0 s, evaluations 30.0 s)" in text
+
+
 def test_time_for_rollouts_goes_to_whole_groups_first() -> None:
     def given(max_new_tokens: int, seconds: float) -> tuple[int, int]:
         return affordable(prompts=8, max_new_tokens=max_new_tokens, decode_step=0.1, seconds=seconds)

@@ -27,6 +27,14 @@ class Seconds:
         """All of it."""
         return self.rollouts + self.training + self.evaluation
 
+    def at_least(self, other: Seconds) -> Seconds:
+        """Returns the larger of both, part by part."""
+        return Seconds(
+            rollouts=max(self.rollouts, other.rollouts),
+            training=max(self.training, other.training),
+            evaluation=max(self.evaluation, other.evaluation),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
@@ -74,8 +82,13 @@ def evaluations(how: EvaluationConfig, steps: int) -> int:
 
 
 def check_time(expected: Seconds | None, longest: Seconds, *, steps: int) -> Check:
-    """What the run will take; None: how long rollouts get is not known."""
-    bound = f"{_told(longest)} if every rollout is as long as allowed"
+    """What the run will take; None: how long rollouts get is not known.
+
+    The bound is reckoned from speeds that noise can make lower than what was just seen; it is never told as
+    less than that.
+    """
+    most = longest if expected is None else longest.at_least(expected)
+    bound = f"{_told(most)} if every rollout is as long as allowed"
     text = f"up to about {bound}" if expected is None else f"about {_told(expected)}; up to {bound}"
     return ok("time", f"{text}; {steps} steps, measured here and now")
 
