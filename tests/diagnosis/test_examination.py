@@ -43,7 +43,7 @@ def test_a_sound_recipe_can_run_and_every_check_is_made(recipe: Path) -> None:
     assert diagnosis.can_run
     assert diagnosis.exit_status == 0
     assert "".join(diagnosis.first_prompt) == "<|user|>0 + 0 =<|end|><|assistant|><think></think>"
-    assert "all 16 pass" in check(diagnosis, "gold answers").text
+    assert "earn 0 in 16 of 16" in check(diagnosis, "gold answers").text  # a digit holds no vowel
     assert "engine and trainer agree" in check(diagnosis, "log-probabilities").text
     assert "2 steps" in check(diagnosis, "time").text
 

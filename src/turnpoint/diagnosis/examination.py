@@ -83,7 +83,7 @@ class _Examination:
         subject, problems = self.subject, self.subject.problems
         held_out = [problems.evaluation] if problems.evaluation.tasks else []
         usable, gold = await check_gold_answers(
-            [problems.train, *held_out], subject.verifier, subject.terminal
+            [problems.train, *held_out], subject.verifier, subject.config.verifier, subject.terminal
         )
         self.checks.append(gold)
         self.checks.append(
