@@ -81,8 +81,8 @@ def evaluations(how: EvaluationConfig, steps: int) -> int:
     return 2 + (0 if how.every is None else (steps - 1) // how.every)
 
 
-def check_time(expected: Seconds | None, longest: Seconds, *, steps: int) -> Check:
-    """What the run will take; None: how long rollouts get is not known.
+def check_time(expected: Seconds | None, longest: Seconds, *, steps: int, measured: str) -> Check:
+    """What the run will take; None: how long rollouts get is not known. `measured`: what it comes from.
 
     The bound is reckoned from speeds that noise can make lower than what was just seen; it is never told as
     less than that.
@@ -90,7 +90,7 @@ def check_time(expected: Seconds | None, longest: Seconds, *, steps: int) -> Che
     most = longest if expected is None else longest.at_least(expected)
     bound = f"{_told(most)} if every rollout is as long as allowed"
     text = f"up to about {bound}" if expected is None else f"about {_told(expected)}; up to {bound}"
-    return ok("time", f"{text}; {steps} steps, measured here and now")
+    return ok("time", f"{text}; {steps} steps, extrapolated from {measured}")
 
 
 def _told(seconds: Seconds) -> str:

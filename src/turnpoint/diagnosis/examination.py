@@ -71,9 +71,12 @@ class _Examination:
         train, evaluation = await self._judge()
         self._templates(train.tasks[0])
         lengths, tasks = self._lengths(train)
-        if tasks:
+        held_out = len(evaluation.tasks)
+        if tasks and (refused := budget.certain(max(lengths), held_out)) is not None:
+            self.checks.append(refused)
+        elif tasks:
             try:
-                await self._live(trainer, budget, tasks, lengths, len(evaluation.tasks))
+                await self._live(trainer, budget, tasks, lengths, held_out)
             except (TurnpointError, torch.OutOfMemoryError) as error:
                 self.checks.append(failed("live model", " ".join(str(error).split())))
         return self._diagnosis(train.tasks[0])
@@ -135,7 +138,7 @@ class _Examination:
         """What only the running model can say."""
         subject, config = self.subject, self.subject.config
         with subject.terminal.phase("measuring the engine"):
-            speed = await measure_speed(config, subject.policy, tasks)
+            speed = await measure_speed(config, subject.policy, tasks, seconds=subject.seconds)
         count, limit = affordable(
             prompts=len(tasks),
             max_new_tokens=config.sampling.max_new_tokens,
@@ -155,6 +158,7 @@ class _Examination:
                 median_prompt=round(statistics.median(lengths)),
                 longest_prompt=max(lengths),
                 held_out=held_out,
+                seconds=subject.seconds,
             )
 
     def _vocabulary(self, found: Sample) -> None:
