@@ -79,5 +79,13 @@ def test_commands_load_no_peft_before_an_adapter_is_asked_for() -> None:
     assert not [module for module, heavy in loaded.items() if "peft" in heavy]
 
 
+def test_listing_public_names_is_light() -> None:
+    probe = f"import sys, turnpoint; print('train' in dir(turnpoint), {{*{HEAVY}}} & {{*sys.modules}})"
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    command = [sys.executable, "-c", probe]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "True set()\n"
+
+
 def test_a_heavy_import_is_seen() -> None:
     assert heavy_loaded_by(["turnpoint.types", "tokenizers"]) == {"tokenizers": ["tokenizers"]}

@@ -112,6 +112,12 @@ def test_an_unknown_name_is_an_attribute_error(face: str) -> None:
         importlib.import_module(face).no_such_name  # noqa: B018
 
 
+@pytest.mark.parametrize("face", [face for face in FACES if public(face)])
+def test_completion_finds_every_public_name(face: str) -> None:
+    """Notebooks ask `dir`, which knows nothing of `__getattr__`."""
+    assert {*public(face)} <= {*dir(importlib.import_module(face))}
+
+
 def test_the_checks_see_faults() -> None:
     @dataclasses.dataclass
     class Bare:

@@ -7,7 +7,7 @@ clipping, where the algorithms differ, has nothing to do.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from turnpoint.config import RunConfig, parse_recipe
@@ -32,6 +32,8 @@ class Arm:
     loss: PpoClipLoss | GspoLoss | CispoLoss
     advantage: GroupAdvantageConfig = _STD
     refill: RefillConfig | None = None
+    others: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """Keys of other sections, for example {"optimizer": {"learning_rate": 3e-4}}."""
 
 
 ARMS: Mapping[str, Arm] = {
@@ -51,7 +53,10 @@ ARMS: Mapping[str, Arm] = {
 
 
 def arm_recipe(base: RunConfig, arm: Arm, *, seed: int, steps: int, every: int) -> RunConfig:
-    """Returns `base` with the algorithm, a seed, and an evaluation after every `every` of its `steps`."""
+    """Returns `base` with the algorithm, a seed, and an evaluation after every `every` of its `steps`.
+
+    Raises RecipeError for keys that no recipe has.
+    """
     tree: dict[str, Any] = base.model_dump(mode="json")
     tree["seed"] = seed
     tree["loss"] = arm.loss.model_dump(mode="json")
@@ -59,4 +64,6 @@ def arm_recipe(base: RunConfig, arm: Arm, *, seed: int, steps: int, every: int) 
     tree["rollout"]["refill"] = None if arm.refill is None else arm.refill.model_dump(mode="json")
     tree["training"] |= {"steps": steps, "mini_batches": MINI_BATCHES}
     tree["evaluation"]["every"] = every
+    for section, keys in arm.others.items():
+        tree[section] = {**(tree[section] or {}), **keys}
     return parse_recipe(tree)

@@ -1,7 +1,11 @@
-"""The cold start: a random model learns from noisy solutions, misconceptions included."""
+"""The cold start: a random model learns from noisy solutions, misconceptions included.
+
+python -m benchmarks.organism.build    # minutes of one core, once; says where the organism is
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import tempfile
@@ -62,6 +66,26 @@ def cold_start(settings: OrganismSettings, scratch: Path) -> SftConfig:
     )
 
 
+def main() -> None:
+    """Builds the default organism unless the cache has it, and says where it is."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.organism.build",
+        description="Builds the default organism (minutes of one core) unless it is in turnpoint's cache "
+        "folder (TURNPOINT_CACHE), and prints where its model and problems are. Other organisms, and the "
+        "recipe to train one by: make_organism in benchmarks/organism/bed.py. See docs/organism.md.",
+    )
+    parser.parse_args()
+    from benchmarks.organism.bed import make_organism  # which builds with this module
+
+    organism = make_organism()
+    print(f"model     {organism.model}")
+    print(f"problems  {organism.problems}")
+
+
 def write_lines(path: Path, rows: list[dict[str, str]]) -> None:
     """Writes JSON lines."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

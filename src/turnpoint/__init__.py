@@ -46,7 +46,7 @@ __all__ = [
     "sft",
     "train",
 ]
-__getattr__ = lazy(
+__getattr__, __dir__ = lazy(
     __name__,
     {
         "FilterResult": "commands.filter",

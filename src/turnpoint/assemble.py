@@ -166,20 +166,25 @@ def fit_context(
     return kept, [lengths[index] for index in check.kept], [check.warning] if check.warning else []
 
 
-async def check_gold(dataset: Dataset, verifier: Verifier, terminal: Terminal) -> tuple[Dataset, list[str]]:
-    """Returns the tasks whose gold answer the verifier accepts, and what was left out, with a reason.
+async def check_gold(
+    dataset: Dataset, verifier: Verifier, terminal: Terminal
+) -> tuple[Dataset, list[str], list[float]]:
+    """Returns the tasks whose gold answer the verifier accepts, what was left out, with a reason, and the
+    rewards of the gold answers that are accepted.
 
     Raises DataError when none is left.
     """
     refused: dict[str, list[Task]] = {}
     kept: list[int] = []
+    rewards: list[float] = []
     with terminal.phase("checking gold answers", len(dataset.tasks)) as phase:
         for start in range(0, len(dataset.tasks), _GOLD_AT_ONCE):
             block = dataset.tasks[start : start + _GOLD_AT_ONCE]
             verdicts = await all_of(verifier.self_check(task) for task in block)
             for offset, (task, verdict) in enumerate(zip(block, verdicts, strict=True)):
-                if verdict.valid:
+                if verdict.reward is not None:
                     kept.append(start + offset)
+                    rewards.append(verdict.reward)
                 else:
                     refused.setdefault(verdict.reason, []).append(task)
             phase.advance(len(block))
@@ -190,4 +195,4 @@ async def check_gold(dataset: Dataset, verifier: Verifier, terminal: Terminal) -
     ]
     if not kept:
         raise DataError(f"{dataset.name}: the verifier accepts none of the gold answers; {lines[0]}")
-    return dataset.select(kept), lines
+    return dataset.select(kept), lines, rewards

@@ -117,7 +117,11 @@ def filter_command(
     maximum: Annotated[float, typer.Option("--max", help="Highest pass rate that is kept.")] = 0.9,
     samples: Annotated[int, typer.Option(help="Rollouts for each problem.")] = 8,
 ) -> None:
-    """Keeps the problems that the policy solves sometimes, never and always left out."""
+    """Keeps the problems that the policy solves sometimes, never and always left out.
+
+    The same command goes on after an interruption: pass rates are in OUT.jsonl.rates as they are found.
+    Another --min or --max costs nothing then. Held-out problems are neither judged nor kept.
+    """
     from turnpoint.commands.filter import filter_tasks
     from turnpoint.config import load_recipe
 

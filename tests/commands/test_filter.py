@@ -82,6 +82,27 @@ def test_what_is_solved_sometimes_is_kept_in_order(turnpoint: Command, recipe: P
     assert trained.status == 0, trained.err
 
 
+def test_a_run_on_kept_problems_is_evaluated_on_problems_that_nobody_selected(
+    turnpoint: Command, recipe: Path, out: Path
+) -> None:
+    """As docs/guide.md has it: held-out problems of the unfiltered file are neither judged nor kept."""
+    few_shot = "prompt={kind: few_shot, shots: 2}"
+    assert turnpoint("filter", recipe, out, few_shot, "evaluation.tasks=2", "--max", "1").status == 0
+    run, exported = recipe.parent / "runs" / "kept", recipe.parent / "exported"
+    train = [f"tasks={{kind: jsonl, format: plain, path: {out}}}", few_shot, "name=kept"]
+    assert turnpoint("train", recipe, *train, "evaluation.tasks=2", "training.steps=1").status == 0
+    assert turnpoint("export", run, exported).status == 0
+    assert not {"3 + 2 =", "3 + 3 ="} & {row["question"] for row in rows(out)}
+    answer = turnpoint("eval", run, f"tasks.path={recipe.parent / 'sums.jsonl'}")
+    assert answer.status == 0, answer.err
+    by_run = tp.evaluate(run, [f"tasks.path={recipe.parent / 'sums.jsonl'}"])
+    by_export = tp.evaluate(recipe, [f"model.path={exported}", few_shot, "evaluation.tasks=2"])
+    for evaluation in (by_run, by_export):
+        assert [outcome.task_id for outcome in evaluation.outcomes] == ["sums/14", "sums/15"]  # the same
+    texts = [[outcome.greedy.text for outcome in it.outcomes] for it in (by_run, by_export)]
+    assert texts[0] == texts[1]
+
+
 def test_from_python(recipe: Path, out: Path) -> None:
     result = tp.filter_tasks(tp.load_recipe(recipe), out, minimum=0.0, maximum=0.0, samples=2)
     assert (result.path, len(result.rates)) == (out, 15)

@@ -17,6 +17,7 @@ import turnpoint as tp
 from tests.recipe import write_tiny_recipe
 from tests.runs import picture_after_every_write, rows, state_bytes
 from tests.typed import Command, end, holds_lines, is_one_line, start
+from turnpoint.commands.examples import read_solved
 from turnpoint.reports.run_log import read_metrics
 from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
 
@@ -170,6 +171,59 @@ def test_a_model_that_gets_worse_on_others_is_warned_about(turnpoint: Command, r
     assert "got worse" in line
 
 
+# --- several solutions of a problem -------------------------------------------------------------
+
+
+def write_several(recipe: Path, *, problems: int = 10) -> None:
+    """Two solutions of each problem, and once more the first; the second ones stand behind all first ones."""
+    works = [[f"{a}+1={a + 1}", f"1+{a} is {a + 1}"] for a in range(problems)]
+    rows = [
+        {"id": f"p{a}", "question": f"{a} + 1 =", "answer": str(a + 1), "work": works[a][which]}
+        for which in (0, 1, 0)
+        for a in range(problems)
+    ]
+    write_rows(recipe.parent, rows)
+
+
+def test_all_solutions_of_a_problem_train_and_each_once(turnpoint: Command, recipe: Path) -> None:
+    write_several(recipe)
+    answer = turnpoint("sft", recipe, "held_out=0", "training.epochs=1", "training.examples_per_step=20")
+    assert answer.status == 0, answer.err
+    assert "sums.jsonl: 30 rows read as plain, 20 kept" in answer.out
+    assert "10 rows dropped: the same prompt and solution again" in answer.out
+    assert "20 to train on, 0 held out" in answer.out
+    assert "these are 20 solutions of 10 problems" in answer.out
+    assert "1 step of 20 examples" in answer.out
+
+
+def test_no_problem_is_both_trained_on_and_held_out(recipe: Path) -> None:
+    write_several(recipe)
+    solved = read_solved(tp.load_sft_recipe(recipe, ["held_out=3"]))
+    train, held_out = ([it.task.question for it in side] for side in (solved.train, solved.held_out))
+    assert train == [f"{a} + 1 =" for a in range(7)] * 2
+    assert held_out == [f"{a} + 1 =" for a in (7, 8, 9)] * 2
+    ids = [each.task.id for each in (*solved.train, *solved.held_out)]
+    assert len(set(ids)) == 20
+
+
+def test_a_problem_that_few_shot_prompts_show_is_neither(recipe: Path) -> None:
+    write_several(recipe)
+    config = tp.load_sft_recipe(recipe, ["prompt={kind: few_shot, shots: 2}", "held_out=3"])
+    solved = read_solved(config)
+    assert solved.shots == (("0 + 1 =", "1"), ("1 + 1 =", "2"))
+    assert not {"0 + 1 =", "1 + 1 ="} & {it.task.question for it in (*solved.train, *solved.held_out)}
+    assert (len(solved.train), len(solved.held_out)) == (10, 6)
+    assert solved.left_out == {"its problem is shown in the few-shot prompt": 2}
+
+
+def test_the_plan_says_how_many_problems_are_held_out(turnpoint: Command, recipe: Path) -> None:
+    write_several(recipe)
+    answer = turnpoint("sft", recipe, "held_out=3")
+    assert answer.status == 0, answer.err
+    assert "14 to train on, 6 held out" in answer.out
+    assert "these are 20 solutions of 10 problems; 3 of them are held out with all their" in answer.out
+
+
 # --- rows that cannot be used -------------------------------------------------------------------
 
 
@@ -200,7 +254,8 @@ def test_what_cannot_be_used_is_left_out_counted_and_said(turnpoint: Command, re
 def test_solutions_that_are_encoded_alone_are_said_once(turnpoint: Command, recipe: Path) -> None:
     answer = turnpoint("sft", recipe, "prompt.thinking=false")
     assert answer.status == 0, answer.err
-    assert answer.out.count("36 solutions encoded without the prompt") == 1
+    assert answer.out.count("36 solutions tokenized apart and put behind their prompts") == 1
+    assert "Harmless: prompts and solutions are whole" in answer.out
 
 
 def test_more_held_out_than_there_is_says_what_was_left_out(turnpoint: Command, recipe: Path) -> None:
@@ -208,7 +263,7 @@ def test_more_held_out_than_there_is_says_what_was_left_out(turnpoint: Command, 
     rows = [{"question": f"{a}?", "answer": "1", "work": None if a else "1"} for a in range(3)]
     write_rows(recipe.parent, rows)
     answer = turnpoint("sft", recipe)
-    assert is_one_line(answer, "held_out = 4 leaves nothing to train on of 1 example (2 examples left out: ")
+    assert is_one_line(answer, "held_out = 4 leaves nothing to train on of 1 problem (2 examples left out: ")
 
 
 def test_fewer_examples_than_a_step_takes_says_what_was_left_out(turnpoint: Command, recipe: Path) -> None:

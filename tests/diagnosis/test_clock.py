@@ -14,7 +14,7 @@ from turnpoint.diagnosis.sampling import Speed, affordable
 
 SHAPE = Shape(prompts=2, samples=4, prompt_tokens=10, new_tokens=5)
 CLOCK = Clock(
-    speed=Speed(prefill=1.0, prompt_tokens=20, decode_step=0.1),
+    speed=Speed(prefill=1.0, prompt_tokens=20, decode_step=0.1, rollouts=8, rollouts_at_once=8),
     training=LinearCost(fixed=0.0, per_token=0.01, per_score=0.0),
     optimizer=0.5,
     publish=0.25,
@@ -88,10 +88,17 @@ def test_evaluations_are_counted_and_scaled_by_their_rollouts() -> None:
 def test_what_is_said() -> None:
     expected = Seconds(rollouts=540.0, training=300.0, evaluation=0.0)
     longest = Seconds(rollouts=1140.0, training=360.0, evaluation=30.0)
-    text = check_time(expected, longest, steps=100).text
+    text = check_time(expected, longest, steps=100, measured="speeds").text
     assert text.startswith("about 14 min 00 s (rollouts 9 min 00 s, training 5 min 00 s); up to 25 min 30 s")
     assert "evaluations 30.0 s" in text
-    assert check_time(None, longest, steps=100).text.startswith("up to about 25 min 30 s")
+    assert check_time(None, longest, steps=100, measured="speeds").text.startswith("up to about 25 min 30 s")
+
+
+def test_the_bound_is_never_below_the_estimate() -> None:
+    expected = Seconds(rollouts=60.0, training=20.0, evaluation=30.0)
+    longest = Seconds(rollouts=10.0, training=25.0, evaluation=5.0)
+    text = check_time(expected, longest, steps=1, measured="speeds").text
+    assert "up to 1 min 55 s (rollouts 1 min 00 s, training 25.0 s, evaluations 30.0 s)" in text
 
 
 def test_time_for_rollouts_goes_to_whole_groups_first() -> None:

@@ -20,7 +20,7 @@ def test_a_sound_recipe_is_told_line_by_line(turnpoint: Command, recipe: Path) -
     lines = answer.out.splitlines()
     assert "  | <|user|>0 + 0 =<|end|><|assistant|><think></think>" in lines
     told = [line.split()[0] for line in lines if line.startswith("  ") and "  | " not in line]
-    assert told.count("ok") + told.count("warning") == 12
+    assert told.count("ok") + told.count("warning") == 13
     assert lines[-1].startswith("tiny can run:")
     assert not (recipe.parent / "runs").exists()
 

@@ -81,6 +81,26 @@ def test_the_rows_of_a_step_are_those_it_is_packed_into(max_tokens: int, samples
     assert count * row.tokens == pytest.approx(packed.packed_tokens, rel=0.35)
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(prompts=3, samples=4, prompt_tokens=20, new_tokens=35),  # dense: 156 tokens of a group
+        Shape(prompts=3, samples=8, prompt_tokens=20, new_tokens=35),
+        Shape(prompts=2, samples=5, prompt_tokens=300, new_tokens=1),
+    ],
+)
+def test_the_size_of_a_row_is_that_of_one_laid_out(shape: Shape) -> None:
+    (laid_out,) = pack_shape(shape, max_tokens=10_000, vocab_size=9).trees
+    assert rows_of_step(shape, max_tokens=10_000) == (size_of(laid_out), 1.0)
+
+
+def test_the_size_of_a_huge_row_is_reckoned_and_never_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("turnpoint.diagnosis.rows.pack_shape")
+    huge = Shape(prompts=10**6, samples=64, prompt_tokens=20, new_tokens=100)
+    row, count = rows_of_step(huge, max_tokens=10**10)
+    assert (row.tokens, count) == (10**6 * (20 + 64 * 99), 1.0)
+
+
 def test_an_update_is_timed_in_proportion() -> None:
     assert optimizer_seconds(1000, CPU) > 0
     assert optimizer_seconds(1 << 24, CPU) > optimizer_seconds(1 << 10, CPU)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.diagnosis.subjects import FixedRoom, check, diagnose, names, subject_
 from tests.tiny import save_tiny_model, tiny_model
 from turnpoint.assemble import Policy
 from turnpoint.diagnosis import Status, Subject
+from turnpoint.diagnosis.sampling import measure_speed
 from turnpoint.engine.engine import TorchEngine
 from turnpoint.engine.weights import weights_checksum
 from turnpoint.models.decoder import Decoder
@@ -24,6 +26,7 @@ ALL = [
     "template",
     "stop",
     "lengths",
+    "problems",
     "vocabulary",
     "endings",
     "signal",
@@ -42,7 +45,7 @@ def test_a_sound_recipe_can_run_and_every_check_is_made(recipe: Path) -> None:
     assert diagnosis.can_run
     assert diagnosis.exit_status == 0
     assert "".join(diagnosis.first_prompt) == "<|user|>0 + 0 =<|end|><|assistant|><think></think>"
-    assert "all 16 pass" in check(diagnosis, "gold answers").text
+    assert "earn 0 in 16 of 16" in check(diagnosis, "gold answers").text  # a digit holds no vowel
     assert "engine and trainer agree" in check(diagnosis, "log-probabilities").text
     assert "2 steps" in check(diagnosis, "time").text
 
@@ -152,10 +155,9 @@ def test_prompts_that_do_not_fit_end_the_diagnosis_there(recipe: Path) -> None:
 def test_too_few_problems_for_a_step_are_refused_and_the_rest_is_looked_at(recipe: Path) -> None:
     with subject_of(recipe, "rollout.prompts_per_step=13") as subject:
         diagnosis = diagnose(subject)
-    assert names(diagnosis.checks, "failed") == ["lengths"]
-    assert (
-        "12 problems left to train on, but rollout.prompts_per_step = 13" in check(diagnosis, "lengths").text
-    )
+    assert names(diagnosis.checks, "failed") == ["problems"]
+    told = "12 problems left to train on, but rollout.prompts_per_step = 13"
+    assert told in check(diagnosis, "problems").text
     assert [check.name for check in diagnosis.checks] == ALL
 
 
@@ -179,6 +181,26 @@ def test_weights_that_cannot_fit_are_refused_before_anything_is_measured(recipe:
         diagnosis = diagnose(subject)
     assert "take a smaller model" in check(diagnosis, "memory").text
     assert "time" not in [check.name for check in diagnosis.checks]
+
+
+def test_a_cache_that_cannot_fit_is_refused_before_anything_is_measured(recipe: Path) -> None:
+    overrides = ["rollout.samples_per_prompt=64", "sampling.max_new_tokens=200"]
+    with subject_of(recipe, *overrides, room=FixedRoom(held=0, size=20 << 20)) as subject:
+        diagnosis = diagnose(subject)
+        sampled = subject.policy.engine.stats.sampled
+    refused = check(diagnosis, "memory")
+    assert refused.status is Status.FAILED
+    assert "by arithmetic alone" in refused.text
+    assert sampled == 0
+
+
+def test_a_huge_batch_is_measured_in_part_and_that_is_said(recipe: Path) -> None:
+    huge = ["rollout.samples_per_prompt=1000", "engine.max_running=4000"]
+    with subject_of(recipe, *huge) as subject:
+        tasks = subject.problems.train.tasks[:4]
+        speed = asyncio.run(measure_speed(subject.config, subject.policy, tasks, seconds=0.0))
+    assert (speed.rollouts, speed.rollouts_at_once) == (8, 4000)
+    assert speed.measured == "rollouts measured with 8 of 4,000 at once"
 
 
 def test_little_time_gives_short_rollouts_and_claims_nothing_of_their_ends(recipe: Path) -> None:

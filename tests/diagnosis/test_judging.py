@@ -27,7 +27,7 @@ def dataset(*answers: str, name: str = "rows") -> Dataset:
 
 def gold(*parts: Dataset) -> tuple[list[Dataset], Check]:
     with MathVerifier(timeout=10.0, workers=1) as verifier:
-        return asyncio.run(check_gold_answers(parts, verifier, silent()))
+        return asyncio.run(check_gold_answers(parts, verifier, MathVerifierConfig(), silent()))
 
 
 def test_all_parts_of_the_dataset_are_looked_at() -> None:
@@ -52,6 +52,9 @@ def test_a_dataset_of_which_none_passes_is_refused_and_comes_back_whole() -> Non
     assert [len(part.tasks) for part in usable] == [2, 1]
 
 
+FUNCTION = FunctionVerifierConfig(kind="function", path="rewards.py:f")
+
+
 class Function:
     """Stands for a user's function."""
 
@@ -66,6 +69,16 @@ class Function:
                 return Verdict.scored(1.0)
             case "strict":
                 return Verdict.scored(1.0) if completion == task.answer else Verdict.invalid("no")
+            case "nothing":
+                return Verdict.scored(0.0)
+            case "marked":
+                return Verdict.scored(float(completion == f"# {task.answer}"))
+            case "distance":
+                return Verdict.scored(-float(abs(int(completion) - int(task.answer))))
+            case "raises":
+                return Verdict.invalid("AttributeError: 'Task' object has no attribute 'anser'")
+            case "raises at 3":
+                return Verdict.invalid("boom") if "3" in completion else Verdict.scored(1.0)
             case _:  # right about even answers only
                 return Verdict.scored(float(completion == task.answer or int(task.answer) % 2))
 
@@ -77,7 +90,7 @@ class Function:
     ("kind", "status", "count"),
     [
         ("equal", Status.OK, 4),
-        ("strict", Status.OK, 4),
+        ("distance", Status.OK, 4),
         ("even", Status.WARNING, 2),
         ("same", Status.WARNING, 0),
     ],
@@ -85,16 +98,62 @@ class Function:
 def test_a_function_must_tell_another_answer_from_the_right_one(
     kind: str, status: Status, count: int
 ) -> None:
-    config = FunctionVerifierConfig(kind="function", path="rewards.py:f")
-    tasks = dataset("1", "2", "3", "4").tasks
-    found = asyncio.run(check_wrong_answers(tasks, Function(kind), config))
+    found = wrong_answers(kind, "1", "2", "3", "4")
     assert found.status is status
     assert f"earns less in {count} of 4 problems" in found.text
 
 
+def wrong_answers(kind: str, *answers: str) -> Check:
+    return asyncio.run(check_wrong_answers(dataset(*answers).tasks, Function(kind), FUNCTION))
+
+
+def gold_answers(kind: str, *answers: str) -> Check:
+    _, found = asyncio.run(check_gold_answers([dataset(*answers)], Function(kind), FUNCTION, silent()))
+    return found
+
+
+def test_a_function_that_gives_all_answers_the_same_does_not_look_at_the_right_one() -> None:
+    assert "does not look at task.answer" in wrong_answers("same", "1", "2", "3").text
+
+
+@pytest.mark.parametrize("kind", ["nothing", "marked"])
+def test_of_a_function_that_gives_a_bare_gold_answer_nothing_no_more_is_said(kind: str) -> None:
+    gold = gold_answers(kind, "1", "2", "3")
+    assert gold.status is Status.WARNING
+    assert "gold answers alone earn 0 in 3 of 3: the function wants more than the bare answer" in gold.text
+    wrong = wrong_answers(kind, "1", "2", "3")
+    assert wrong.status is Status.WARNING
+    assert "nothing can be said about right and wrong ones" in wrong.text
+    assert "task.answer" not in wrong.text
+
+
+def test_a_function_that_gives_gold_answers_a_reward_says_so() -> None:
+    found = gold_answers("equal", "1", "2", "3")
+    assert (found.status, found.text) == (Status.OK, "all 3 earn more than 0 from your function")
+
+
+def test_a_function_that_raises_is_counted_as_that_and_accused_of_nothing_else() -> None:
+    every = gold_answers("raises", "1", "2")
+    assert every.status is Status.FAILED
+    assert "2 of 2 left out: AttributeError" in every.text
+    wrong = wrong_answers("raises", "1", "2")
+    assert wrong.status is Status.WARNING
+    assert "100 % of answers invalid: AttributeError" in wrong.text
+    assert "nothing can be said" in wrong.text
+    assert "does not look" not in wrong.text
+    some = wrong_answers("raises at 3", "1", "2", "3", "4")  # right at 3, and wrong at 2
+    assert "25 % of answers invalid: boom (2)" in some.text
+    assert "of 2 problems" in some.text
+
+
+def test_a_wrong_answer_that_is_not_judged_is_not_one_that_earns_less() -> None:
+    found = wrong_answers("strict", "1", "2")
+    assert found.status is Status.WARNING
+    assert "50 % of answers invalid: no (2)" in found.text
+
+
 def test_equal_answers_cannot_be_told_apart() -> None:
-    config = FunctionVerifierConfig(kind="function", path="rewards.py:f")
-    found = asyncio.run(check_wrong_answers(dataset("1", "1").tasks, Function("same"), config))
+    found = wrong_answers("same", "1", "1")
     assert "not tried" in found.text
 
 

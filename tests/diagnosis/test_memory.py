@@ -8,7 +8,7 @@ import pytest
 
 from turnpoint.diagnosis import Status
 from turnpoint.diagnosis.cost import LinearCost
-from turnpoint.diagnosis.memory import Needs, check_memory, gigabytes, largest, way_out
+from turnpoint.diagnosis.memory import Needs, check_certain, check_memory, gigabytes, largest, way_out
 from turnpoint.diagnosis.rows import Shape
 
 MEBIBYTE = 1 << 20
@@ -26,7 +26,8 @@ NEEDS = Needs(
     token_state=1024,
     vocab_size=1000,
     saved=LinearCost(fixed=0.0, per_token=float(MEBIBYTE // 64), per_score=0.0),
-    overhead=MEBIBYTE,
+    head_chunk_tokens=128,
+    head_gradient=MEBIBYTE,
     slack=1.0,
 )
 
@@ -39,12 +40,13 @@ def test_the_parts_of_training() -> None:
     assert parts["cache"] == 4 * 820 * 1024
     assert parts["decoding"] == int(1.125 * 32 * 120 * 1024)
     tokens = 4 * 820 - 4 * 8  # the last token of a rollout is predicted and no input
-    assert parts["micro-batch"] == tokens * MEBIBYTE // 64 + MEBIBYTE
+    assert parts["micro-batch"] == tokens * MEBIBYTE // 64
+    assert parts["output head"] == 4 * 4 * 128 * 1000 + MEBIBYTE
     assert NEEDS.total == sum(parts.values())
 
 
 def test_where_sampling_takes_more_than_training_its_parts_are_the_peak() -> None:
-    wide = replace(NEEDS, vocab_size=2_000_000)
+    wide = replace(NEEDS, vocab_size=2_000_000, head_chunk_tokens=1)
     assert wide.parts["logits"] == 4 * 4 * 32 * 2_000_000
     assert "micro-batch" not in wide.parts
     assert "gradients" not in wide.parts
@@ -96,9 +98,54 @@ def test_where_the_cache_is_too_large_a_smaller_one_is_offered() -> None:
 
 def test_where_two_settings_are_needed_both_are_named() -> None:
     both = replace(NEEDS, evaluation_tokens=100_000, cache_tokens=100_000, token_state=2000)
-    capacity = replace(both, micro_batch_tokens=120, max_running=1, cache_tokens=1000).total
-    offer = way_out(both, capacity)
-    assert "training.micro_batch_tokens=120 with engine.max_running=1 and engine.cache_tokens=1000" in offer
+    capacity = replace(both, micro_batch_tokens=120, max_running=8, cache_tokens=1000).total
+    offer = offered(both, capacity)
+    assert {"cache_tokens", "micro_batch_tokens"} <= set(offer)
+    assert offer["cache_tokens"] >= 1000
+    assert replace(both, **offer).total <= capacity
+
+
+def offered(needs: Needs, capacity: int) -> dict[str, int]:
+    """The settings that are offered, by the names of their fields."""
+    text = way_out(needs, capacity).removesuffix(" would fit").replace(" with ", " and ")
+    pairs = [setting.split("=") for setting in text.split(" and ")]
+    return {name.split(".")[1]: int(value) for name, value in pairs}
+
+
+def test_what_does_not_change_what_is_learnt_shrinks_to_its_usual_size_first() -> None:
+    huge = replace(
+        NEEDS,
+        shape=replace(SHAPE, prompts=400, samples=64),
+        token_state=4096,
+        cache_tokens=100_000_000,
+        max_running=60_000,
+        micro_batch_tokens=3_000_000,
+        head_chunk_tokens=1_000_000,
+    )
+    capacity = 4 << 30
+    assert huge.parts["cache"] > 2 * capacity
+    offer = offered(huge, capacity)
+    assert offer["cache_tokens"] == 65_536
+    assert offer["head_chunk_tokens"] == 128
+    assert offer["max_running"] == 128
+    assert 100_000 < offer["micro_batch_tokens"] < 3_000_000  # the largest that fits, not the least there is
+    assert 0.9 * capacity < replace(huge, **offer).total <= capacity
+
+
+def test_logits_are_those_of_the_tokens_there_are() -> None:
+    every = replace(NEEDS, head_chunk_tokens=1_000_000)
+    assert every.parts["output head"] == 4 * 4 * (4 * 820 - 4 * 8) * 1000 + MEBIBYTE
+
+
+def test_what_is_too_much_whatever_a_micro_batch_takes_is_known_before_anything_is_measured() -> None:
+    assert check_certain(NEEDS, capacity=2 * NEEDS.total) is None
+    assert check_certain(NEEDS, capacity=NEEDS.total - 1) is None  # the micro-batch may be smaller
+    cached = replace(NEEDS, evaluation_tokens=1_000_000, cache_tokens=1_000_000, token_state=10_000)
+    refused = check_certain(cached, capacity=5_000_000_000)
+    assert refused is not None
+    assert refused.status is Status.FAILED
+    assert "by arithmetic alone" in refused.text
+    assert "engine.cache_tokens=" in refused.text
 
 
 def test_where_nothing_fits_that_is_said() -> None:

@@ -10,7 +10,13 @@ import pytest
 from tests.models.tokenizers import BOS_AND_TRIM, CHATML, DROPS_THOUGHTS, HEADERS_ONLY, bpe_tokenizer
 from turnpoint.config import RunConfig, parse_recipe
 from turnpoint.diagnosis import Check, Status
-from turnpoint.diagnosis.prompts import check_lengths, check_stop, check_template, check_vocabulary
+from turnpoint.diagnosis.prompts import (
+    check_lengths,
+    check_problems,
+    check_stop,
+    check_template,
+    check_vocabulary,
+)
 from turnpoint.models.renderer import ChatRenderer, FewShotRenderer
 from turnpoint.types import Message, Task
 
@@ -145,11 +151,16 @@ def test_ids_without_a_token_are_counted_and_one_beyond_is_refused() -> None:
     assert beyond.status is Status.FAILED
 
 
-def test_lengths_are_compared_with_context_and_step() -> None:
-    def check(lengths: list[int], dropped: list[str], needed: int) -> Check:
-        return check_lengths(lengths, dropped=dropped, context=100, max_new_tokens=40, needed=needed)
+def test_lengths_are_compared_with_the_context() -> None:
+    def check(lengths: list[int], dropped: list[str]) -> Check:
+        return check_lengths(lengths, dropped=dropped, context=100, max_new_tokens=40)
 
-    assert check([10, 20, 60], [], 3).text.endswith("longest + 40 new = 100 of 100")
-    assert check([10, 20, 60], [], 3).status is Status.OK
-    assert check([10, 20], ["1 of 3 tasks dropped"], 2).status is Status.WARNING
-    assert check([10, 20], ["1 of 3 tasks dropped"], 3).status is Status.FAILED
+    assert check([10, 20, 60], []).text.endswith("longest + 40 new = 100 of 100")
+    assert check([10, 20, 60], []).status is Status.OK
+    assert check([10, 20], ["1 of 3 tasks dropped"]).status is Status.WARNING
+
+
+def test_what_is_left_to_train_on_is_compared_with_a_step() -> None:
+    assert check_problems(3, needed=3).status is Status.OK
+    few = check_problems(2, needed=3)
+    assert (few.name, few.status) == ("problems", Status.FAILED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,16 @@ def test_other_code_names_another_organism(monkeypatch: pytest.MonkeyPatch, tmp_
     changed.write_text(Path(str(bed.language.__file__)).read_text() + "# changed\n")
     monkeypatch.setattr(bed.language, "__file__", str(changed))
     assert bed.fingerprint(TINY) != before
+
+
+def test_the_build_says_what_it_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["build", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        build.main()
+    assert ended.value.code == 0
+    assert "TURNPOINT_CACHE" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from benchmarks.organism import grid
-from benchmarks.organism.arms import ARMS, MINI_BATCHES, arm_recipe
+from benchmarks.organism.arms import ARMS, MINI_BATCHES, Arm, arm_recipe
 from benchmarks.organism.bed import recipe
 from benchmarks.organism.settings import OrganismSettings
 from benchmarks.organism.summary import accuracy_at, summarise
 
 from tests.golden.organism import write_recipe
 from turnpoint.config import parse_recipe
+from turnpoint.errors import RecipeError
 
 BASE = recipe(OrganismSettings(), model=Path("model"), problems=Path("problems.jsonl"))
 
@@ -33,12 +34,25 @@ def test_every_arm_is_a_recipe_of_its_own() -> None:
     assert {(it.training.steps, it.evaluation and it.evaluation.every) for it in recipes.values()} == {(7, 2)}
     assert {it.training.mini_batches for it in recipes.values()} == {MINI_BATCHES}
     assert {name for name, it in recipes.items() if it.rollout.refill} == {"dapo"}
-    differing = [(it.loss, it.advantage, it.rollout) for it in recipes.values()]
-    assert all(left != right for i, left in enumerate(differing) for right in differing[:i])
+    each = [*recipes.values()]
+    assert all(left != right for i, left in enumerate(each) for right in each[:i])
     kinds = {name: (it.loss.kind, it.loss.aggregation) for name, it in recipes.items()}
     assert kinds["gspo"] == ("gspo", "sequence")
     assert kinds["dr_grpo"] == ("ppo_clip", "constant")
     assert kinds["cispo"] == ("cispo", "token")
+
+
+def test_an_arm_can_change_any_section() -> None:
+    others = {"optimizer": {"learning_rate": 3e-4}, "kl": {"coef": 0.01}}
+    changed = arm_recipe(BASE, Arm(loss=ARMS["grpo"].loss, others=others), seed=0, steps=7, every=2)
+    plain = arm_recipe(BASE, ARMS["grpo"], seed=0, steps=7, every=2)
+    assert changed.optimizer.learning_rate == 3e-4
+    assert changed.kl is not None
+    assert changed.model_copy(update={"optimizer": plain.optimizer, "kl": None}) == plain
+    with pytest.raises(RecipeError, match=r"optimizer.rate"):
+        arm_recipe(
+            BASE, Arm(loss=ARMS["grpo"].loss, others={"optimizer": {"rate": 1}}), seed=0, steps=7, every=2
+        )
 
 
 def test_accuracy_between_two_evaluations_is_interpolated() -> None:

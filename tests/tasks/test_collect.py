@@ -18,10 +18,16 @@ from turnpoint.tasks.formats import FORMATS
 from turnpoint.tasks.rows import Row
 
 
-def collected(columns: list[dict[str, Any]], *, format: str = "plain", limit: int | None = None) -> Dataset:
+def collected(
+    columns: list[dict[str, Any]],
+    *,
+    format: str = "plain",
+    limit: int | None = None,
+    solution: str | None = None,
+) -> Dataset:
     rows = [Row(index=index, where=f"row {index}", columns=row) for index, row in enumerate(columns)]
     read = FORMATS[format].read
-    return collect(rows, read, name="name", source="source", format=format, limit=limit)
+    return collect(rows, read, name="name", source="source", format=format, limit=limit, solution=solution)
 
 
 def qa(question: Any, answer: Any, **others: Any) -> dict[str, Any]:
@@ -103,6 +109,41 @@ def test_limit_counts_kept_tasks_and_stops_reading() -> None:
     rows = [qa("a", "1"), qa("a", "1"), qa("b", ""), qa("c", "1"), qa("d", "1")]
     report = collected(rows, limit=2).report
     assert (report.rows, report.kept, report.duplicates) == (4, 2, 1)
+
+
+# --- several solutions of a problem -------------------------------------------------------------
+
+
+def test_solutions_tell_rows_apart_and_answers_do_not() -> None:
+    rows = [
+        qa("a", "1", work="x"),
+        qa("a", "1", work="y"),
+        qa("a", "1.0", work="x"),
+        qa("a", "2", work="z"),
+        qa("b", "1", work="x"),
+        qa("a", "1"),
+    ]
+    dataset = collected(rows, solution="work")
+    assert [task.metadata.get("work") for task in dataset.tasks] == ["x", "y", "z", "x", None]
+    assert dataset.report.lines() == [
+        "source: 6 rows read as plain, 5 kept",
+        "1 row dropped: the same prompt and solution again",
+    ]
+    assert (collected(rows).report.kept, collected(rows).report.duplicates) == (2, 2)  # as ever
+
+
+def test_a_solution_in_the_answer_column_tells_rows_apart_too() -> None:
+    plain = [qa("a", "1 is it"), qa("a", "it is 1"), qa("a", "it is 1")]
+    assert [task.answer for task in collected(plain, solution="answer").tasks] == ["1 is it", "it is 1"]
+    gsm8k = [qa("a", "2*2\n#### 4"), qa("a", "2+2\n#### 4"), qa("a", "2*2\n#### 4")]
+    report = collected(gsm8k, format="gsm8k", solution="answer").report
+    assert (report.kept, report.duplicates) == (2, 1)
+
+
+def test_ids_differ_where_rows_of_one_problem_share_theirs() -> None:
+    rows = [qa("a", 1, id="a", work="x"), qa("a", 1, id="a", work="y"), qa("b", 1, id="b", work="x")]
+    dataset = collected(rows, solution="work")
+    assert [task.id for task in dataset.tasks] == ["name/0", "name/1", "name/2"]
 
 
 # --- ids and metadata ---------------------------------------------------------------------------

@@ -31,6 +31,15 @@ def test_examples_come_from_the_front_and_leave_the_dataset() -> None:
     assert [task.id for task in rest.tasks] == ["sums/2", "sums/3", "sums/4", "sums/5"]
 
 
+def test_a_problem_that_is_shown_leaves_with_all_its_solutions() -> None:
+    twice = replace(sums(3), tasks=(*sums(3).tasks, *sums(3).tasks))
+    examples, rest = split_examples(twice, 2)
+    assert examples == (("0 + 1", "1"), ("1 + 1", "2"))
+    assert [task.id for task in rest.tasks] == ["sums/2", "sums/2"]
+    with pytest.raises(DataError, match="3 few-shot examples leave nothing of 3 tasks"):
+        split_examples(twice, 3)
+
+
 def test_held_out_tasks_come_from_the_end_and_no_task_is_in_both() -> None:
     train, held_out = holdout(sums(), 2)
     assert [task.id for task in held_out.tasks] == ["sums/4", "sums/5"]

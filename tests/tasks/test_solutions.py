@@ -11,7 +11,8 @@ import pytest
 from turnpoint.config import JsonlTasks
 from turnpoint.errors import DataError
 from turnpoint.tasks import Dataset, load_tasks
-from turnpoint.tasks.solutions import read_solutions
+from turnpoint.tasks.solutions import SolvedTask, count_problems, read_solutions, split_problems
+from turnpoint.types import Message, Task
 
 
 def dataset(path: Path, rows: list[dict[str, Any]]) -> Dataset:
@@ -47,6 +48,21 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path) -> None:
     """H7."""
     with pytest.raises(DataError, match=r"solution = 'wrok': rows has no such column; it has answer, work"):
         read_solutions(dataset(tmp_path, [row(0, work="x"), row(1, work="y")]), "wrok")
+
+
+def solved_task(question: str, text: str) -> SolvedTask:
+    task = Task(id=text, messages=(Message(role="user", content=question),), answer="1")
+    return SolvedTask(task=task, text=text)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4])
+def test_the_last_problems_are_held_out_with_all_their_solutions(count: int) -> None:
+    solved = [solved_task(question, str(index)) for index, question in enumerate("abacbaa")]
+    rest, held_out = split_problems(solved, count)
+    kept = "abc"[: max(0, 3 - count)]
+    assert [each.text for each in rest] == [str(i) for i, q in enumerate("abacbaa") if q in kept]
+    assert [each.text for each in held_out] == [str(i) for i, q in enumerate("abacbaa") if q not in kept]
+    assert count_problems(rest) == len(kept)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from turnpoint.models.renderer import ChatRenderer, FewShotRenderer
 from turnpoint.reports.phase import Phase
 from turnpoint.reports.text import number, plural
 from turnpoint.tasks import load_tasks, split_examples
-from turnpoint.tasks.solutions import SolvedTask, read_solutions
+from turnpoint.tasks.solutions import SolvedTask, count_problems, read_solutions, split_problems
 from turnpoint.training.sft import Example
 
 Demonstrator: TypeAlias = ChatRenderer | FewShotRenderer
@@ -22,7 +22,7 @@ Demonstrator: TypeAlias = ChatRenderer | FewShotRenderer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """Solved tasks as they were read; no task is in two of the three."""
+    """Solved tasks as they were read; no problem is in two of the three."""
 
     report: tuple[str, ...]  # how they were read, in sentences
     shots: tuple[tuple[str, str], ...]  # question and answer, shown in few-shot prompts
@@ -41,28 +41,34 @@ class Examples:
 
     @property
     def alone(self) -> int:
-        """How many solutions were encoded without their prompt."""
+        """How many solutions are not written as in a finished conversation: `Demonstration.in_context`."""
         return sum(not example.demonstration.in_context for example in (*self.train, *self.held_out))
 
 
 def read_solved(config: SftConfig) -> Solved:
     """Returns the solved tasks of `config`; raises DataError in one line when there are not enough."""
-    dataset = load_tasks(config.tasks)
+    dataset = load_tasks(config.tasks, solution=config.solution)
     shots: tuple[tuple[str, str], ...] = ()
+    also_shown = 0
     if isinstance(config.prompt, FewShotPrompt):
-        shots, dataset = split_examples(dataset, config.prompt.shots)
+        shots, rest = split_examples(dataset, config.prompt.shots)
+        also_shown = len(dataset.tasks) - len(shots) - len(rest.tasks)
+        dataset = rest
     solved, left_out = read_solutions(dataset, config.solution)
-    border = len(solved) - config.held_out
-    if border < 1:
+    if also_shown:
+        left_out["its problem is shown in the few-shot prompt"] = also_shown
+    train, held_out = split_problems(solved, config.held_out)
+    if not train:
         raise DataError(
             f"{dataset.name}: held_out = {config.held_out} leaves nothing to train on of "
-            f"{plural(len(solved), 'example')}{in_brackets(left_out)}; lower it or bring more examples"
+            f"{plural(count_problems(solved), 'problem')}{in_brackets(left_out)}; lower it or bring more "
+            f"problems"
         )
     return Solved(
         report=tuple(dataset.report.lines()),
         shots=shots,
-        train=tuple(solved[:border]),
-        held_out=tuple(solved[border:]),
+        train=train,
+        held_out=held_out,
         left_out=left_out,
     )
 

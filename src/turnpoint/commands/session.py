@@ -67,6 +67,6 @@ class Session:
 
     async def usable(self, dataset: Dataset) -> tuple[Dataset, list[int], list[str]]:
         """Returns the tasks that can be judged and answered, their prompt lengths, and what was left out."""
-        sound, refused = await check_gold(dataset, self.verifier, self.terminal)
+        sound, refused, _ = await check_gold(dataset, self.verifier, self.terminal)
         fitting, lengths, dropped = fit_context(sound, self.policy, self.config.sampling.max_new_tokens)
         return fitting, lengths, [*refused, *dropped]

@@ -44,6 +44,7 @@ from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.text import plural
 from turnpoint.reports.trackers import Trackers
 from turnpoint.tasks import BatchOrder, Fingerprint
+from turnpoint.tasks.solutions import count_problems
 from turnpoint.training.packing import PackedStep
 from turnpoint.training.sft import Example, Schedule, learn, measure, pack_examples
 from turnpoint.training.step import Trainer
@@ -239,6 +240,8 @@ class _Sft:
                 lengths=tuple(example.length for example in examples.train),
                 solution_tokens=sum(len(example.demonstration.token_ids) for example in examples.train),
                 held_out=len(examples.held_out),
+                train_problems=count_problems(example.solved for example in examples.train),
+                held_out_problems=count_problems(example.solved for example in examples.held_out),
                 first_prompt=self._decoded(first.prompt_ids),
                 first_prompt_tokens=len(first.prompt_ids),
                 first_solution=self._decoded(first.token_ids),

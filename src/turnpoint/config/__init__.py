@@ -154,7 +154,7 @@ __all__ = [
     "parse_sft_recipe",
 ]
 
-__getattr__ = lazy(
+__getattr__, __dir__ = lazy(
     __name__,
     {
         "AdapterConfig": "asking",

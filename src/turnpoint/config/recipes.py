@@ -163,10 +163,12 @@ class SftConfig(Recipe):
     model: ModelConfig = ModelConfig()
     tasks: TasksConfig
     solution: str = "answer"
-    """The column that holds what the model should write."""
+    """The column that holds what the model should write. A problem may have several rows, one for each
+    solution."""
     prompt: PromptConfig = ChatPrompt()
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5)
     training: SftTrainingConfig = SftTrainingConfig()
     held_out: NonNegativeInt = 0
-    """Examples from the end of the dataset that are only measured: cross-entropy before and after."""
+    """Problems from the end of the dataset, with all their solutions, that are only measured: cross-entropy
+    before and after."""
     trackers: TrackersConfig = TrackersConfig()

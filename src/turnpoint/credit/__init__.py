@@ -25,7 +25,7 @@ __all__ = [
     "overlong_penalty",
 ]
 
-__getattr__ = lazy(
+__getattr__, __dir__ = lazy(
     __name__,
     {
         "GroupAdvantage": "group",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from turnpoint.diagnosis.examination import examine as examine
 
 __all__ = ["Check", "Diagnosis", "Status", "Subject", "examine"]
-__getattr__ = lazy(
+__getattr__, __dir__ = lazy(
     __name__,
     {
         "Check": "checks",

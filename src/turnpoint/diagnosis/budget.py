@@ -10,13 +10,13 @@ from turnpoint.config import RunConfig
 from turnpoint.diagnosis.checks import Check, failed, warning
 from turnpoint.diagnosis.clock import Clock, check_time
 from turnpoint.diagnosis.cost import (
+    LinearCost,
     TrainingCost,
     measure_training,
     optimizer_seconds,
-    overhead_bytes,
     seconds_of,
 )
-from turnpoint.diagnosis.memory import Needs, check_memory, gigabytes
+from turnpoint.diagnosis.memory import NOTHING_SAVED, Needs, check_certain, check_memory, gigabytes
 from turnpoint.diagnosis.rollouts import share_with_signal
 from turnpoint.diagnosis.room import Room
 from turnpoint.diagnosis.rows import Shape
@@ -25,6 +25,7 @@ from turnpoint.engine.span import CacheShape
 from turnpoint.engine.weights import weights_checksum
 from turnpoint.training.step import Trainer
 
+_HEAD_GRADIENTS = 3  # of the chunk, summed over chunks, and of a tied embedding
 _SLACK_CPU, _SLACK_GPU = 1.35, 1.1  # held by the allocator for each byte that autograd saves
 
 
@@ -52,25 +53,37 @@ class Budget:
             trained=sum(master.numel() for master in masters),
         )
 
+    def certain(self, longest_prompt: int, held_out: int) -> Check | None:
+        """Refuses what cannot fit by arithmetic alone, before anything is measured; None where it may fit."""
+        if self.room is None:
+            return None
+        least, capacity = self.resident + 3 * 4 * self.trained, self.room.capacity()
+        if least > capacity:
+            text = (
+                f"weights, masters, gradients and moments alone take {gigabytes(least)} of "
+                f"{gigabytes(capacity)}; train an adapter (model.adapter.rank=16) or take a smaller model"
+            )
+            return failed("memory", text)
+        return check_certain(self.needs(NOTHING_SAVED, longest_prompt, held_out), capacity=capacity)
+
     def checks(
-        self, found: Sample, speed: Speed, *, median_prompt: int, longest_prompt: int, held_out: int
+        self,
+        found: Sample,
+        speed: Speed,
+        *,
+        median_prompt: int,
+        longest_prompt: int,
+        held_out: int,
+        seconds: float,
     ) -> list[Check]:
-        """Memory, then time. Where weights and moments alone do not fit, nothing more is measured."""
-        if self.room is not None:
-            least, capacity = self.resident + 3 * 4 * self.trained, self.room.capacity()
-            if least > capacity:
-                text = (
-                    f"weights, masters, gradients and moments alone take {gigabytes(least)} of "
-                    f"{gigabytes(capacity)}; train an adapter (model.adapter.rank=16) or take a smaller model"
-                )
-                return [failed("memory", text)]
-        cost = self._training_cost(median_prompt, found)
+        """Memory, then time; the rows that tell both take about `seconds`."""
+        cost = self._training_cost(median_prompt, found, seconds)
         return [
             self._memory(cost, longest_prompt, held_out),
             self._time(cost, found, speed, median_prompt),
         ]
 
-    def _training_cost(self, median_prompt: int, found: Sample) -> TrainingCost:
+    def _training_cost(self, median_prompt: int, found: Sample, seconds: float) -> TrainingCost:
         model, sampled = self.policy.model, statistics.fmean(found.lengths)
         step = self.config.rollout
         new = step.samples_per_prompt * sampled
@@ -80,14 +93,17 @@ class Budget:
             most_tokens=self.config.training.micro_batch_tokens,
             context=model.context_length,
             trained=new / (median_prompt + new),
+            seconds=seconds,
         )
 
     def _memory(self, cost: TrainingCost, longest_prompt: int, held_out: int) -> Check:
         if self.room is None:
             return warning("memory", f"not measured: no way to on {self.policy.model.decoder.device}")
-        return check_memory(self.needs(cost, longest_prompt, held_out), capacity=self.room.capacity())
+        return check_memory(
+            self.needs(cost.saved_bytes, longest_prompt, held_out), capacity=self.room.capacity()
+        )
 
-    def needs(self, cost: TrainingCost, longest_prompt: int, held_out: int) -> Needs:
+    def needs(self, saved: LinearCost, longest_prompt: int, held_out: int) -> Needs:
         """Returns what decides the peak of memory."""
         config, decoder = self.config, self.policy.model.decoder
         state, how = CacheShape.of(decoder), config.evaluation
@@ -107,13 +123,9 @@ class Budget:
             micro_batch_tokens=config.training.micro_batch_tokens,
             token_state=item * (values + state.hidden_dim),
             vocab_size=decoder.vocab_size,
-            saved=cost.saved_bytes,
-            overhead=overhead_bytes(
-                head_chunk=config.training.head_chunk_tokens,
-                vocab_size=decoder.vocab_size,
-                hidden_dim=state.hidden_dim,
-                itemsize=item,
-            ),
+            saved=saved,
+            head_chunk_tokens=config.training.head_chunk_tokens,
+            head_gradient=_HEAD_GRADIENTS * item * decoder.vocab_size * state.hidden_dim,
             slack=_SLACK_GPU if decoder.device.type == "cuda" else _SLACK_CPU,
         )
 
@@ -139,7 +151,12 @@ class Budget:
         longest = clock.run(
             config, self._shape(median_prompt, new), packed=1.0, decode_steps=new, draws=rounds
         )
-        return check_time(expected if found.whole else None, longest, steps=config.training.steps)
+        return check_time(
+            expected if found.whole else None,
+            longest,
+            steps=config.training.steps,
+            measured=f"{speed.measured}, training from rows of {cost.tokens} tokens",
+        )
 
     def _shape(self, prompt_tokens: int, new_tokens: int) -> Shape:
         rollout = self.config.rollout

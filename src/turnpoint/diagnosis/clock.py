@@ -27,6 +27,14 @@ class Seconds:
         """All of it."""
         return self.rollouts + self.training + self.evaluation
 
+    def at_least(self, other: Seconds) -> Seconds:
+        """Returns the larger of both, part by part."""
+        return Seconds(
+            rollouts=max(self.rollouts, other.rollouts),
+            training=max(self.training, other.training),
+            evaluation=max(self.evaluation, other.evaluation),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
@@ -73,11 +81,16 @@ def evaluations(how: EvaluationConfig, steps: int) -> int:
     return 2 + (0 if how.every is None else (steps - 1) // how.every)
 
 
-def check_time(expected: Seconds | None, longest: Seconds, *, steps: int) -> Check:
-    """What the run will take; None: how long rollouts get is not known."""
-    bound = f"{_told(longest)} if every rollout is as long as allowed"
+def check_time(expected: Seconds | None, longest: Seconds, *, steps: int, measured: str) -> Check:
+    """What the run will take; None: how long rollouts get is not known. `measured`: what it comes from.
+
+    The bound is reckoned from speeds that noise can make lower than what was just seen; it is never told as
+    less than that.
+    """
+    most = longest if expected is None else longest.at_least(expected)
+    bound = f"{_told(most)} if every rollout is as long as allowed"
     text = f"up to about {bound}" if expected is None else f"about {_told(expected)}; up to {bound}"
-    return ok("time", f"{text}; {steps} steps, measured here and now")
+    return ok("time", f"{text}; {steps} steps, extrapolated from {measured}")
 
 
 def _told(seconds: Seconds) -> str:

@@ -5,7 +5,7 @@ the same layers, and attention works for each score. Bytes are a x tokens + b x 
 sequences and rows of a single long one tell the parts apart.
 
 Memory is what autograd saves, counted tensor by tensor, so that neither the allocator nor other
-processes blur it; what a backward pass needs besides is added by `overhead_bytes`.
+processes blur it; what a backward pass needs besides is added by `turnpoint.diagnosis.memory`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from turnpoint.training.packing import PackedStep
 from turnpoint.training.step import Trainer
 
 _SHORT = 128  # tokens of a short sequence: one block of attention, as the small trees of a real row are
-_SECONDS = 6.0  # that one measured row should take
+_SECONDS = 6.0  # that one measured row should take at most
 _FEW, _MANY = 64, 2048  # tokens of a measured row
 _OPTIMIZED = 1 << 22  # elements on which an update is timed
 
@@ -88,12 +88,18 @@ class TrainingCost:
 
 
 def measure_training(
-    trainer: Trainer, decoder: Decoder, *, most_tokens: int, context: int, trained: float
+    trainer: Trainer,
+    decoder: Decoder,
+    *,
+    most_tokens: int,
+    context: int,
+    trained: float,
+    seconds: float = 2 * _SECONDS,
 ) -> TrainingCost:
     """Returns the cost of training `decoder`, from rows of at most `most_tokens` tokens; drops gradients.
 
-    `trained`: the share of a row's tokens that were sampled; only those pass the output head. A row takes
-    a few seconds, as far as a small one can tell.
+    `trained`: the share of a row's tokens that were sampled; only those pass the output head. The two
+    larger rows take about `seconds` together, as far as a small one can tell.
     """
     owned = {weight.untyped_storage().data_ptr() for weight in decoder.model.parameters()}
 
@@ -107,7 +113,8 @@ def measure_training(
     try:
         one, _, one_saved = measured(few, few)  # also warms up
         two, two_seconds, two_saved = measured(few, few // 2)
-        tokens = min(int(few * _SECONDS / two_seconds), _MANY, most_tokens) // _SHORT * _SHORT
+        affordable = int(few * min(_SECONDS, seconds / 2) / two_seconds)
+        tokens = min(affordable, _MANY, most_tokens) // _SHORT * _SHORT
         small = two, two_seconds
         short = measured(tokens, min(_SHORT, context))[:2] if tokens else small
         long = measured(min(tokens, context), min(tokens, context))[:2] if tokens else small
@@ -147,15 +154,6 @@ def _same(tensor: Tensor) -> Tensor:
 def _synchronize(step: PackedStep) -> None:
     if step.trees[0].token_ids.is_cuda:
         torch.cuda.synchronize()
-
-
-def overhead_bytes(*, head_chunk: int, vocab_size: int, hidden_dim: int, itemsize: int) -> int:
-    """Returns what a backward pass holds besides saved tensors and gradients, roughly, in bytes.
-
-    Four float32 arrays of one chunk's logits, and three of the output head's gradient: of the chunk, summed
-    over chunks, and of a tied embedding.
-    """
-    return 4 * 4 * head_chunk * vocab_size + 3 * itemsize * vocab_size * hidden_dim
 
 
 def seconds_of(work: Callable[[], object]) -> float:

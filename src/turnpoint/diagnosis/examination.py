@@ -14,7 +14,13 @@ from turnpoint.diagnosis.agreement import check_forks, check_logprobs
 from turnpoint.diagnosis.budget import Budget
 from turnpoint.diagnosis.checks import Check, Diagnosis, failed
 from turnpoint.diagnosis.judging import check_gold_answers, check_wrong_answers
-from turnpoint.diagnosis.prompts import check_lengths, check_stop, check_template, check_vocabulary
+from turnpoint.diagnosis.prompts import (
+    check_lengths,
+    check_problems,
+    check_stop,
+    check_template,
+    check_vocabulary,
+)
 from turnpoint.diagnosis.rollouts import check_endings, check_signal
 from turnpoint.diagnosis.room import Room
 from turnpoint.diagnosis.sampling import Sample, affordable, measure_speed, sample
@@ -65,9 +71,12 @@ class _Examination:
         train, evaluation = await self._judge()
         self._templates(train.tasks[0])
         lengths, tasks = self._lengths(train)
-        if tasks:
+        held_out = len(evaluation.tasks)
+        if tasks and (refused := budget.certain(max(lengths), held_out)) is not None:
+            self.checks.append(refused)
+        elif tasks:
             try:
-                await self._live(trainer, budget, tasks, lengths, len(evaluation.tasks))
+                await self._live(trainer, budget, tasks, lengths, held_out)
             except (TurnpointError, torch.OutOfMemoryError) as error:
                 self.checks.append(failed("live model", " ".join(str(error).split())))
         return self._diagnosis(train.tasks[0])
@@ -77,7 +86,7 @@ class _Examination:
         subject, problems = self.subject, self.subject.problems
         held_out = [problems.evaluation] if problems.evaluation.tasks else []
         usable, gold = await check_gold_answers(
-            [problems.train, *held_out], subject.verifier, subject.terminal
+            [problems.train, *held_out], subject.verifier, subject.config.verifier, subject.terminal
         )
         self.checks.append(gold)
         self.checks.append(
@@ -116,10 +125,10 @@ class _Examination:
                 dropped=dropped,
                 context=policy.model.context_length,
                 max_new_tokens=new,
-                needed=needed,
             )
         )
         count = len(fitting.tasks)
+        self.checks.append(check_problems(count, needed=needed))
         order = BatchOrder(num_tasks=count, batch_size=min(needed, count), seed=config.seed)
         return lengths, [fitting.tasks[index] for index in order.batch(0)]
 
@@ -129,7 +138,7 @@ class _Examination:
         """What only the running model can say."""
         subject, config = self.subject, self.subject.config
         with subject.terminal.phase("measuring the engine"):
-            speed = await measure_speed(config, subject.policy, tasks)
+            speed = await measure_speed(config, subject.policy, tasks, seconds=subject.seconds)
         count, limit = affordable(
             prompts=len(tasks),
             max_new_tokens=config.sampling.max_new_tokens,
@@ -149,6 +158,7 @@ class _Examination:
                 median_prompt=round(statistics.median(lengths)),
                 longest_prompt=max(lengths),
                 held_out=held_out,
+                seconds=subject.seconds,
             )
 
     def _vocabulary(self, found: Sample) -> None:

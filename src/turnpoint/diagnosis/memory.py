@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from turnpoint.config import EngineConfig, TrainingConfig
 from turnpoint.diagnosis.checks import Check, failed, ok, warning
 from turnpoint.diagnosis.cost import LinearCost
 from turnpoint.diagnosis.rows import Shape, rows_of_step
@@ -18,6 +19,22 @@ from turnpoint.reports.text import number
 
 _TIGHT = 0.9  # of the capacity, from which it is said
 _GROWTH = 1.9  # decoding rows while they are moved to a larger block: the new and the old one
+_LITTLE = 0.05  # of the capacity: what frees less is no advice
+_LOGIT_COPIES = 4  # float32 [chunk, V] arrays of a backward pass
+NOTHING_SAVED = LinearCost(fixed=0.0, per_token=0.0, per_score=0.0)
+_SETTINGS = {  # that change memory and speed, and never what is learnt; what is given up first comes first
+    "cache_tokens": "engine.cache_tokens",
+    "head_chunk_tokens": "training.head_chunk_tokens",
+    "max_running": "engine.max_running",
+    "micro_batch_tokens": "training.micro_batch_tokens",
+}
+_ENGINE, _TRAINING = EngineConfig(), TrainingConfig()
+_USUAL = {
+    "cache_tokens": _ENGINE.cache_tokens,
+    "head_chunk_tokens": _TRAINING.head_chunk_tokens,
+    "max_running": _ENGINE.max_running,
+    "micro_batch_tokens": _TRAINING.micro_batch_tokens,
+}
 _SAMPLER_COPIES = 4  # float32 [rows, V] arrays that exist while tokens are drawn
 
 
@@ -37,7 +54,8 @@ class Needs:
     token_state: int  # keys, values and hidden state of one token
     vocab_size: int
     saved: LinearCost  # of one micro-batch
-    overhead: int  # of a backward pass, whatever its micro-batch
+    head_chunk_tokens: int
+    head_gradient: int  # of the output head: what a backward pass holds of it
     slack: float  # what an allocator makes of the bytes that are saved
 
     @property
@@ -64,7 +82,8 @@ class Needs:
             "gradients": self.trained,
             "cache": cache,
             "decoding": rows,
-            "micro-batch": int(self.slack * self.saved.of(row)) + self.overhead,
+            "micro-batch": int(self.slack * self.saved.of(row)),
+            "output head": self._logits(row.tokens) + self.head_gradient,
         }
         phase = max(rollouts, training, key=lambda parts: sum(parts.values()))
         return {name: size for name, size in {**fixed, **phase}.items() if size}
@@ -73,6 +92,10 @@ class Needs:
     def total(self) -> int:
         """Bytes at the peak."""
         return sum(self.parts.values())
+
+    def _logits(self, tokens: int) -> int:
+        """Returns the bytes of the logits of one chunk of a row with that many tokens."""
+        return _LOGIT_COPIES * 4 * min(self.head_chunk_tokens, tokens) * self.vocab_size
 
     def _rows(self) -> tuple[int, int]:
         """Returns the bytes of the rows that decode, and how many there are."""
@@ -83,9 +106,12 @@ class Needs:
 
 
 def check_memory(needs: Needs, *, capacity: int) -> Check:
-    """Whether the peak fits; if not, the largest single setting that would."""
-    parts = ", ".join(f"{name} {gigabytes(size)}" for name, size in needs.parts.items())
-    text = f"about {gigabytes(needs.total)} of {gigabytes(capacity)} at the peak: {parts}"
+    """Whether the peak fits; if not, settings that would."""
+    row, _ = rows_of_step(needs.shape, max_tokens=needs.micro_batch_tokens)
+    text = (
+        f"about {gigabytes(needs.total)} of {gigabytes(capacity)} at the peak: {_parts(needs)}"
+        f"; a micro-batch of {number(row.tokens)} tokens, extrapolated from a small one"
+    )
     if needs.total > capacity:
         return failed("memory", f"{text}; {way_out(needs, capacity)}")
     if needs.total > _TIGHT * capacity:
@@ -93,36 +119,77 @@ def check_memory(needs: Needs, *, capacity: int) -> Check:
     return ok("memory", text)
 
 
+def _parts(needs: Needs) -> str:
+    return ", ".join(f"{name} {gigabytes(size)}" for name, size in needs.parts.items())
+
+
+def check_certain(needs: Needs, *, capacity: int) -> Check | None:
+    """Refuses what is too much by arithmetic alone, its micro-batch not counted; None where that fits."""
+    counted = replace(needs, saved=NOTHING_SAVED)
+    if counted.total <= capacity:
+        return None
+    return failed(
+        "memory",
+        f"at least {gigabytes(counted.total)} of {gigabytes(capacity)} at the peak, by arithmetic alone and "
+        f"what a micro-batch saves not counted: {_parts(counted)}; {way_out(counted, capacity)}",
+    )
+
+
 def way_out(needs: Needs, capacity: int) -> str:
-    """Returns what would fit into `capacity`: the largest value of one setting, or of two together."""
-    path = needs.shape.prompt_tokens + needs.shape.new_tokens  # no micro-batch is smaller than a rollout
-    settings: list[tuple[str, int, Callable[[int], Needs]]] = [
-        (
-            "training.micro_batch_tokens",
-            min(path, needs.micro_batch_tokens),
-            lambda value: replace(needs, micro_batch_tokens=value),
-        ),
-        ("engine.cache_tokens", 1, lambda value: replace(needs, cache_tokens=value)),
-        ("engine.max_running", 1, lambda value: replace(needs, max_running=value)),
-    ]
-    present = [needs.micro_batch_tokens, needs.cache_tokens, needs.max_running]
-    for (name, least, with_value), now in zip(settings, present, strict=True):
-        best = largest(lambda value, change=with_value: change(value).total <= capacity, least, now)
-        if best is not None:
-            return f"{name}={best} would fit"
-    smallest = replace(needs, micro_batch_tokens=min(path, needs.micro_batch_tokens), max_running=1)
-    best = largest(
-        lambda value: replace(smallest, cache_tokens=value).total <= capacity, 1, needs.cache_tokens
-    )
-    if best is not None:
+    """Returns settings that would fit into `capacity`; none of them changes what is learnt.
+
+    They shrink to their usual values first, in the order of `_SETTINGS`, and below those only where that is
+    not enough: then the micro-batch first, which costs least. The last of them is as large as fits.
+    """
+    changes = _changes(needs, capacity)
+    if not changes:
         return (
-            f"training.micro_batch_tokens={smallest.micro_batch_tokens} with engine.max_running=1 and "
-            f"engine.cache_tokens={best} would fit"
+            "no smaller batch fits; shorten sampling.max_new_tokens, train an adapter "
+            "(model.adapter.rank=16) or take a smaller model"
         )
-    return (
-        "no smaller batch fits; shorten sampling.max_new_tokens, train an adapter (model.adapter.rank=16) or "
-        "take a smaller model"
-    )
+    first, *others = [f"{_SETTINGS[name]}={changes[name]}" for name in _SETTINGS if name in changes]
+    return f"{first}{' with ' if others else ''}{' and '.join(others)} would fit"
+
+
+def _changes(needs: Needs, capacity: int) -> dict[str, int]:
+    """Returns smaller settings that fit together; none when nothing does."""
+    shape, changes = needs.shape, dict[str, int]()
+    path = shape.prompt_tokens + shape.new_tokens  # no micro-batch is smaller than a rollout
+    least = {
+        "cache_tokens": shape.prompts * shape.prompt_tokens,  # rollouts share their prompt
+        "head_chunk_tokens": 16,
+        "max_running": 8,
+        "micro_batch_tokens": path,
+    }
+    to_usual = [(name, max(_USUAL[name], least[name])) for name in _SETTINGS]
+    for name, value in [*to_usual, *reversed(least.items())]:
+        now: int = getattr(needs, name)
+        if value < changes.get(name, now):
+            changes[name] = value
+            if _total(needs, changes) <= capacity:
+                return _fewest(needs, changes, last=name, capacity=capacity)
+    return {}
+
+
+def _fewest(needs: Needs, changes: dict[str, int], *, last: str, capacity: int) -> dict[str, int]:
+    """Returns `changes` that fit, without those that hardly matter, and with the last as large as fits."""
+
+    def widened(some: dict[str, int]) -> dict[str, int]:
+        def fits(value: int) -> bool:
+            return _total(needs, {**some, last: value}) <= capacity
+
+        return {**some, last: largest(fits, some[last], getattr(needs, last)) or some[last]}
+
+    for name in [name for name in reversed(_SETTINGS) if name in changes and name != last]:
+        wide, without = widened(changes), {other: changes[other] for other in changes if other != name}
+        freed = _total(needs, {other: wide[other] for other in without}) - _total(needs, wide)
+        if freed < _LITTLE * capacity and _total(needs, without) <= capacity:
+            changes = without
+    return widened(changes)
+
+
+def _total(needs: Needs, changes: dict[str, int]) -> int:
+    return replace(needs, **changes).total
 
 
 def largest(fits: Callable[[int], bool], least: int, most: int) -> int | None:

@@ -112,21 +112,26 @@ def check_vocabulary(*, tokenizer: Any, vocab_size: int, rows: int, largest_samp
 
 
 def check_lengths(
-    lengths: Sequence[int], *, dropped: Sequence[str], context: int, max_new_tokens: int, needed: int
+    lengths: Sequence[int], *, dropped: Sequence[str], context: int, max_new_tokens: int
 ) -> Check:
-    """Whether prompts and completions fit the context, and enough problems are left for a step."""
+    """Whether prompts and completions fit the context."""
     longest = max(lengths)
     text = (
         f"prompts of {min(lengths)} to {longest} tokens, median {statistics.median(lengths):.0f}; longest + "
         f"{number(max_new_tokens)} new = {number(longest + max_new_tokens)} of {number(context)}"
     )
-    if len(lengths) < needed:
-        return failed(
-            "lengths",
-            f"{plural(len(lengths), 'problem')} left to train on, but rollout.prompts_per_step = {needed}; "
-            f"{text}",
-        )
     return warning("lengths", "; ".join([*dropped, text])) if dropped else ok("lengths", text)
+
+
+def check_problems(count: int, *, needed: int) -> Check:
+    """Whether enough problems are left for a step of `needed` prompts."""
+    text = f"{plural(count, 'problem')} left to train on"
+    if count < needed:
+        return failed(
+            "problems",
+            f"{text}, but rollout.prompts_per_step = {needed}; add problems or take fewer prompts",
+        )
+    return ok("problems", f"{text}; a step takes {needed}")
 
 
 def _prefix(tokenizer: Any) -> list[int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from turnpoint.training.layout import TreeLayout
+from turnpoint.training.layout import DENSE_TOKENS, TreeLayout
 from turnpoint.training.packing import PackedStep, pack_step
 from turnpoint.training.row import PackedTree
 from turnpoint.types import (
@@ -77,7 +77,7 @@ def all_credits(group: Group) -> list[SegmentCredit]:
 def rows_of_step(shape: Shape, *, max_tokens: int) -> tuple[RowSize, float]:
     """Returns the largest row that a step of `shape` is packed into, and how many such rows it makes.
 
-    Only one row is laid out, so a large step costs no more than a small one.
+    Nothing is laid out, so a large step costs no more than a small one.
     """
     group_tokens = shape.prompt_tokens + shape.samples * shape.new_tokens
     if group_tokens <= max_tokens:
@@ -85,11 +85,19 @@ def rows_of_step(shape: Shape, *, max_tokens: int) -> tuple[RowSize, float]:
     else:
         fitting = (max_tokens - shape.prompt_tokens) // shape.new_tokens
         groups, samples = 1, max(1, min(shape.samples, fitting))
-    one = Shape(
-        prompts=groups, samples=samples, prompt_tokens=shape.prompt_tokens, new_tokens=shape.new_tokens
-    )
-    (row,) = pack_shape(one, max_tokens=max(max_tokens, group_tokens), vocab_size=2).trees
-    return size_of(row), shape.prompts * shape.samples / (groups * samples)
+    tree = _tree(shape.prompt_tokens, samples, shape.new_tokens - 1)
+    row = RowSize(tokens=groups * tree.tokens, scores=groups * tree.scores)
+    return row, shape.prompts * shape.samples / (groups * samples)
+
+
+def _tree(prompt: int, samples: int, inputs: int) -> RowSize:
+    """One prompt and its rollouts of `inputs` tokens each, as `TreeLayout` computes them.
+
+    The last token of a rollout is predicted and no input.
+    """
+    tokens = prompt + samples * inputs
+    along_paths = prompt**2 + samples * inputs * (prompt + inputs)
+    return RowSize(tokens=tokens, scores=tokens**2 if tokens <= DENSE_TOKENS else along_paths)
 
 
 def _group(shape: Shape, name: str, draw: np.random.Generator, vocab_size: int) -> Group:

@@ -1,7 +1,8 @@
 """A few real rollouts, and how fast this machine samples the recipe's batch.
 
 The first step's own prompts are prefilled once (as after every update, when nothing is cached), then all
-its rollouts take a few tokens together: that gives the speed at the recipe's batch. Then as many whole
+its rollouts take a few tokens together: that gives the speed at the recipe's batch. Of a batch for which a
+given time is too short as much is measured as it allows, and the rest is in proportion. Then as many whole
 rollouts are sampled as a given time allows; where it does not allow one group, they are cut short and
 nothing is claimed that would need their ends.
 """
@@ -18,11 +19,13 @@ from turnpoint.config import RunConfig
 from turnpoint.protocols import GenerateRequest, Verifier
 from turnpoint.reports.rollout_metrics import completion_length
 from turnpoint.reports.terminal import Terminal
+from turnpoint.reports.text import number
 from turnpoint.rollout.concurrency import all_of
 from turnpoint.rollout.rollouter import Rollouter
 from turnpoint.types import Group, Task
 
 _SPEED_TOKENS = 8  # per rollout, to measure the speed at the recipe's batch
+_FEW = 8  # requests that tell how many more can be afforded
 _FEWEST_TOKENS = 16  # per rollout, however little time there is
 
 
@@ -33,6 +36,14 @@ class Speed:
     prefill: float  # of a step's prompts, nothing cached
     prompt_tokens: int  # of those prompts together
     decode_step: float  # for one more token of every rollout of a step
+    rollouts: int  # that were measured together
+    rollouts_at_once: int  # of the recipe
+
+    @property
+    def measured(self) -> str:
+        """What the speed comes from."""
+        of = f" of {number(self.rollouts_at_once)}" if self.rollouts < self.rollouts_at_once else ""
+        return f"rollouts measured with {number(self.rollouts)}{of} at once"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,29 +61,44 @@ class Sample:
         return [completion_length(group, member) for group in self.groups for member in group.members]
 
 
-async def measure_speed(config: RunConfig, policy: Policy, tasks: Sequence[Task]) -> Speed:
-    """Returns what sampling the groups of `tasks`, the prompts of one step, takes here."""
+async def measure_speed(config: RunConfig, policy: Policy, tasks: Sequence[Task], *, seconds: float) -> Speed:
+    """Returns what sampling the groups of `tasks`, the prompts of one step, takes here.
+
+    Prompts and rollouts are each measured for about `seconds` at most, as far as a few of them can tell.
+    """
     prompts = [policy.renderer.prompt(task.messages) for task in tasks]
     samples = config.rollout.samples_per_prompt
     one = GenerateRequest(
         id="", prompt_ids=prompts[0], max_tokens=1, temperature=config.sampling.temperature, seed=config.seed
     )
     cold = [replace(one, id=f"prefill/{index}", prompt_ids=prompt) for index, prompt in enumerate(prompts)]
-    prefill = await _seconds(policy, cold)
+    few = await _seconds(policy, cold[:_FEW])
+    more = cold[_FEW:][: _affordable(few, seconds)]
+    prefilled = cold[: _FEW + len(more)]
+    prefill = few + (await _seconds(policy, more) if more else 0.0)
     tokens = min(_SPEED_TOKENS, config.sampling.max_new_tokens)
     at_once = min(config.engine.max_running, len(prompts) * samples)
     running = [
         replace(request, id=f"speed/{index}/{request.id}", max_tokens=tokens)
         for index in range(samples)
-        for request in cold
+        for request in prefilled
     ][:at_once]
-    seconds = await _seconds(policy, running)
+    took, count = await _seconds(policy, running[:_FEW]), len(running[:_FEW])
+    if (wider := min(len(running), _affordable(took, seconds))) > count:
+        took, count = await _seconds(policy, running[:wider]), wider
     waves = math.ceil(len(prompts) * samples / at_once)
     return Speed(
-        prefill=prefill,
+        prefill=prefill * len(cold) / len(prefilled),
         prompt_tokens=sum(map(len, prompts)),
-        decode_step=waves * seconds / tokens,
+        decode_step=waves * took / tokens * at_once / count,
+        rollouts=count,
+        rollouts_at_once=at_once,
     )
+
+
+def _affordable(few: float, seconds: float) -> int:
+    """Returns how many requests `seconds` allow where a few take `few`."""
+    return int(_FEW * seconds / few)
 
 
 async def _seconds(policy: Policy, requests: Sequence[GenerateRequest]) -> float:

@@ -15,4 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["EngineStats", "TorchEngine", "weights_checksum"]
 
-__getattr__ = lazy(__name__, {"EngineStats": "stats", "TorchEngine": "engine", "weights_checksum": "weights"})
+__getattr__, __dir__ = lazy(
+    __name__, {"EngineStats": "stats", "TorchEngine": "engine", "weights_checksum": "weights"}
+)

@@ -19,7 +19,7 @@ __all__ = [
     "truncated_weights",
 ]
 
-__getattr__ = lazy(
+__getattr__, __dir__ = lazy(
     __name__,
     {
         "cross_entropy_loss": "cross_entropy",

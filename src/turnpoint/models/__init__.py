@@ -36,7 +36,7 @@ __all__ = [
     "load_model",
     "merged_state",
 ]
-__getattr__ = lazy(
+__getattr__, __dir__ = lazy(
     __name__,
     {
         "Adapter": "adapter",

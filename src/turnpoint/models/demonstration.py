@@ -25,9 +25,9 @@ class Demonstration:
 
     prompt_ids: TokenIds  # [p], those of `Renderer.prompt`
     token_ids: TokenIds  # [n], n >= 2: the text and what ends the policy's turn
-    in_context: (
-        bool  # the ids are those of prompt and text rendered together; False: the text was encoded alone
-    )
+    in_context: bool
+    """Whether prompt and text rendered together have the same ids. If not, the text was encoded alone and
+    stands behind the prompt as sampling would put it there: harmless."""
 
 
 def chat_demonstration(

@@ -33,7 +33,7 @@ __all__ = [
     "read_metrics",
 ]
 
-__getattr__ = lazy(
+__getattr__, __dir__ = lazy(
     __name__,
     {
         "Finding": "findings",

@@ -37,10 +37,12 @@ class ExampleFacts:
     """What the plan says about the examples."""
 
     notes: tuple[str, ...]  # how they were read and what was left out
-    alone: int  # solutions that were encoded without their prompt
+    alone: int  # solutions that are not written as in a finished conversation
     lengths: tuple[int, ...]  # prompt and solution, tokens, of those that train
     solution_tokens: int  # all that one pass trains
     held_out: int
+    train_problems: int  # fewer than examples where a problem has several solutions
+    held_out_problems: int
     first_prompt: str  # decoded with its special tokens
     first_prompt_tokens: int
     first_solution: str  # the same, of what trains
@@ -67,10 +69,7 @@ def make_sft_plan(
         steps=steps,
         entries=(
             ("model", tuple(model_lines(model))),
-            (
-                "data",
-                (*examples.notes, f"{number(count)} to train on, {number(examples.held_out)} held out"),
-            ),
+            ("data", (*examples.notes, *_sides(examples))),
             ("examples", tuple(_examples(config, examples, model.context_length))),
             ("run", (_run(config, count, steps),)),
             ("objective", ("cross-entropy, mean over the solution tokens of a step; prompts do not train",)),
@@ -82,6 +81,18 @@ def make_sft_plan(
     )
 
 
+def _sides(examples: ExampleFacts) -> Iterator[str]:
+    train, held_out = len(examples.lengths), examples.held_out
+    yield f"{number(train)} to train on, {number(held_out)} held out"
+    problems = examples.train_problems + examples.held_out_problems
+    if problems < train + held_out:
+        apart = f"; {number(examples.held_out_problems)} of them are held out with all their solutions"
+        yield (
+            f"these are {plural(train + held_out, 'solution')} of {plural(problems, 'problem')}"
+            f"{apart if held_out else ''}"
+        )
+
+
 def _examples(config: SftConfig, examples: ExampleFacts, context: int) -> Iterator[str]:
     lengths = examples.lengths
     yield f"{prompt_form(config.prompt)}; solution = column {visible(config.solution)}"
@@ -91,8 +102,9 @@ def _examples(config: SftConfig, examples: ExampleFacts, context: int) -> Iterat
     )
     if examples.alone:
         yield (
-            f"{plural(examples.alone, 'solution')} encoded without the prompt: rendered together, the ids do "
-            f"not begin with those of the prompt, or hold more than the solution"
+            f"{plural(examples.alone, 'solution')} tokenized apart and put behind their prompts, as in "
+            f"sampling: the finished conversation as template and tokenizer write it begins otherwise, or "
+            f"holds more than the solution. Harmless: prompts and solutions are whole"
         )
     yield f'the first one trains "{cut(examples.first_solution, 200, "both")}"'
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Evaluation", "RolloutWriter", "Rollouter", "evaluate", "read_groups"]
 
-__getattr__ = lazy(
+__getattr__, __dir__ = lazy(
     __name__,
     {
         "Evaluation": "evaluate",

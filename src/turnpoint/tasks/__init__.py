@@ -34,7 +34,7 @@ __all__ = [
     "load_tasks",
     "split_examples",
 ]
-__getattr__ = lazy(
+__getattr__, __dir__ = lazy(
     __name__,
     {
         "BatchOrder": "order",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +15,7 @@ from turnpoint.errors import DataError
 from turnpoint.tasks.dataset import Dataset, InvalidRows, ReadReport
 from turnpoint.tasks.formats import InvalidRow, Problem
 from turnpoint.tasks.rows import Columns, Row
-from turnpoint.types import Json, Task
+from turnpoint.types import Json, Message, Task
 
 _CONFLICT = "another answer to the prompt of an earlier row"
 _OWN_IDS = ("id", "unique_id")
@@ -28,16 +29,20 @@ def collect(
     source: str,
     format: str,
     limit: int | None,
+    solution: str | None = None,
 ) -> Dataset:
     """Returns the tasks that `read` finds in `rows`, at most `limit`.
 
     A row that says the same as an earlier one, messages and answer, is dropped and counted. Of rows with
     the same messages and different answers the first is kept, the others are invalid: at most one of
-    the answers can be right, and dropping all would punish two spellings of one answer. Raises DataError
-    with the counts when nothing is kept.
+    the answers can be right, and dropping all would punish two spellings of one answer.
+
+    With `solution`, the column that is imitated, several rows may solve one problem: a row is dropped
+    only when messages and solution are those of an earlier one, and gold answers are not compared. Raises
+    DataError with the counts when nothing is kept.
     """
     counts = _Counts()
-    answers: dict[tuple[tuple[str, str], ...], str] = {}
+    answers: dict[tuple[tuple[Message, ...], str | None], str] = {}
     kept: list[_Kept] = []
     num_rows = duplicates = 0
     for row in rows:
@@ -48,11 +53,11 @@ def collect(
         except InvalidRow as error:
             counts.add(str(error), row)
             continue
-        key = tuple((message.role, message.content) for message in problem.messages)
+        key = (problem.messages, _solution(problem, metadata, solution))
         if key not in answers:
             answers[key] = problem.answer
             kept.append(_Kept(row=row, problem=problem, metadata=metadata))
-        elif answers[key] == problem.answer:
+        elif solution is not None or answers[key] == problem.answer:
             duplicates += 1
         else:
             counts.add(_CONFLICT, row)
@@ -70,6 +75,7 @@ def collect(
         rows=num_rows,
         kept=len(kept),
         duplicates=duplicates,
+        told_apart_by="prompt and answer" if solution is None else "prompt and solution",
         invalid=counts.rows(),
     )
     return Dataset(name=name, tasks=_tasks(kept, name), report=report)
@@ -112,6 +118,11 @@ def _tasks(kept: list[_Kept], name: str) -> tuple[Task, ...]:
         )
         for own_id, each in zip(own, kept, strict=True)
     )
+
+
+def _solution(problem: Problem, metadata: Mapping[str, Json], column: str | None) -> str | None:
+    """Returns what `column` holds, usable or not, by the rule of `solutions.read_solutions`."""
+    return None if column is None else json.dumps(metadata.get(column, problem.answer))
 
 
 def _metadata(columns: Columns, problem: Problem) -> dict[str, Json]:

@@ -39,14 +39,15 @@ class ReadReport:
     format: str  # the row format that was used, recognised or given
     rows: int  # read; reading stops once `limit` tasks are kept
     kept: int
-    duplicates: int = 0  # the same messages and the same answer as a row before
+    duplicates: int = 0  # said the same as a row before
+    told_apart_by: str = "prompt and answer"  # what had to be the same for that
     invalid: tuple[InvalidRows, ...] = ()
 
     def lines(self) -> list[str]:
         """Returns the report as sentences for people."""
         lines = [f"{self.source}: {_rows(self.rows)} read as {self.format}, {self.kept:,} kept"]
         if self.duplicates:
-            lines.append(f"{_rows(self.duplicates)} dropped: the same prompt and answer again")
+            lines.append(f"{_rows(self.duplicates)} dropped: the same {self.told_apart_by} again")
         return lines + [f"left out: {rows}" for rows in self.invalid]
 
 
@@ -81,18 +82,25 @@ class Dataset:
 
 
 def split_examples(dataset: Dataset, shots: int) -> tuple[tuple[tuple[str, str], ...], Dataset]:
-    """Returns (question, answer) of the first `shots` tasks, and the dataset of all others.
+    """Returns (question, answer) of the first `shots` problems, and the dataset of all others.
 
-    Examples shown in a prompt are thereby never trained or evaluated on. Raises DataError when nothing
-    would be left.
+    Examples shown in a prompt are thereby never trained or evaluated on; of a problem that is there with
+    several solutions the first is shown, and the others are in neither. Raises DataError when nothing would
+    be left.
     """
-    if shots >= len(dataset.tasks):
+    first = {task.messages: task for task in reversed(dataset.tasks)}
+    problems = [*dict.fromkeys(task.messages for task in dataset.tasks)]
+    if shots >= len(problems):
         raise DataError(
-            f"{dataset.name}: {shots} few-shot examples leave nothing of {len(dataset.tasks)} tasks; "
+            f"{dataset.name}: {shots} few-shot examples leave nothing of {len(problems)} tasks; "
             f"lower prompt.shots or bring more tasks"
         )
-    examples = tuple((task.question, task.answer) for task in dataset.tasks[:shots])
-    return examples, dataset.select(range(shots, len(dataset.tasks)))
+    shown = problems[:shots]
+    examples = tuple((first[messages].question, first[messages].answer) for messages in shown)
+    others = frozenset(problems[shots:])
+    return examples, dataset.select(
+        index for index, task in enumerate(dataset.tasks) if task.messages in others
+    )
 
 
 def holdout(dataset: Dataset, count: int) -> tuple[Dataset, Dataset]:

@@ -16,8 +16,13 @@ from turnpoint.tasks.rows import Row, hub_rows, jsonl_rows, parquet_rows
 _RECOGNISED_BY = 100  # rows that `format: auto` looks at
 
 
-def load_tasks(config: JsonlTasks | ParquetTasks | HubTasks | ReasoningGymTasks) -> Dataset:
+def load_tasks(
+    config: JsonlTasks | ParquetTasks | HubTasks | ReasoningGymTasks, *, solution: str | None = None
+) -> Dataset:
     """Returns the tasks that `config` names; at most `limit`, duplicates dropped.
+
+    Prompts differ, unless `solution` names the column with what a model should write: then a prompt is
+    there once for each solution.
 
     Raises DataError in one line when the source cannot be read, its columns fit no row format, or none
     of its rows can be used.
@@ -32,20 +37,30 @@ def load_tasks(config: JsonlTasks | ParquetTasks | HubTasks | ReasoningGymTasks)
             base = Path(config.path).name if Path(config.path).expanduser().is_dir() else config.path
             name = source = "/".join(part for part in (base, config.subset, config.split) if part)
         case ReasoningGymTasks():
-            return _generated(config)
-    return _read(rows, name=name, source=source, format=config.format, limit=config.limit)
+            return _generated(config, solution)
+    return _read(rows, name=name, source=source, format=config.format, limit=config.limit, solution=solution)
 
 
-def _read(rows: Iterator[Row], *, name: str, source: str, format: str, limit: int | None) -> Dataset:
+def _read(
+    rows: Iterator[Row], *, name: str, source: str, format: str, limit: int | None, solution: str | None
+) -> Dataset:
     first = list(islice(rows, _RECOGNISED_BY))
     if first and format == "auto":
         format = recognise((row.columns for row in first), source).name
     # without rows any format says so
     form = FORMATS["plain" if format == "auto" else format]
-    return collect(chain(first, rows), form.read, name=name, source=source, format=form.name, limit=limit)
+    return collect(
+        chain(first, rows),
+        form.read,
+        name=name,
+        source=source,
+        format=form.name,
+        limit=limit,
+        solution=solution,
+    )
 
 
-def _generated(config: ReasoningGymTasks) -> Dataset:
+def _generated(config: ReasoningGymTasks, solution: str | None) -> Dataset:
     rows = generator_rows(config.name, options=config.options, size=config.size, seed=config.seed)
     return collect(
         rows,
@@ -54,4 +69,5 @@ def _generated(config: ReasoningGymTasks) -> Dataset:
         source=f"reasoning-gym {config.name}",
         format="generated problems",
         limit=None,
+        solution=solution,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from turnpoint.errors import DataError
@@ -41,6 +42,25 @@ def read_solutions(dataset: Dataset, column: str) -> tuple[list[SolvedTask], Cou
             f"solution = {column!r}: {dataset.name} has no such column; it has {', '.join(columns)}"
         )
     return solved, left_out
+
+
+def count_problems(solved: Iterable[SolvedTask]) -> int:
+    """Returns how many different prompts `solved` have: a problem may have several solutions."""
+    return len({each.task.messages for each in solved})
+
+
+def split_problems(
+    solved: Sequence[SolvedTask], count: int
+) -> tuple[tuple[SolvedTask, ...], tuple[SolvedTask, ...]]:
+    """Returns (rest, held out): all solutions of the last `count` problems are held out.
+
+    Problems are in the order in which they appear first; solutions stay in theirs. No prompt is in both:
+    otherwise what is held out would have been seen. The rest is empty when there are no more problems.
+    """
+    problems = [*dict.fromkeys(each.task.messages for each in solved)]
+    apart = frozenset(problems[max(0, len(problems) - count) :])
+    rest = tuple(each for each in solved if each.task.messages not in apart)
+    return rest, tuple(each for each in solved if each.task.messages in apart)
 
 
 def _text(task: Task, column: str) -> str:

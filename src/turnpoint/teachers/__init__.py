@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["sampled_token_signal"]
 
-__getattr__ = lazy(__name__, {"sampled_token_signal": "signal"})
+__getattr__, __dir__ = lazy(__name__, {"sampled_token_signal": "signal"})

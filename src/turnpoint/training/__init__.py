@@ -27,7 +27,7 @@ __all__ = [
     "save_checkpoint",
 ]
 
-__getattr__ = lazy(
+__getattr__, __dir__ = lazy(
     __name__,
     {
         "Checkpoint": "checkpoint",

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from turnpoint.models.attention import AttentionCall, AttentionLayout, masked_attention, visible
 
+DENSE_TOKENS = 256  # of a tree that is computed as one masked block
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
@@ -61,7 +63,7 @@ class TreeLayout(AttentionLayout):
     once per window and shared by all layers; the scores of one block exist at once in each layer.
     """
 
-    def __init__(self, runs: Sequence[Run], *, dense_tokens: int = 256) -> None:
+    def __init__(self, runs: Sequence[Run], *, dense_tokens: int = DENSE_TOKENS) -> None:
         self._blocks = [
             block
             for tree in _trees(runs)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from turnpoint.verifiers.reasoning_gym import ReasoningGymVerifier as ReasoningGymVerifier
 
 __all__ = ["FunctionVerifier", "MathVerifier", "ReasoningGymVerifier"]
-__getattr__ = lazy(
+__getattr__, __dir__ = lazy(
     __name__,
     {
         "FunctionVerifier": "function",
