@@ -28,7 +28,10 @@ FULL: dict[str, Any] = {
     "training": {"steps": 20, "save_every": 5, "mini_batches": 2},
     "evaluation": {"tasks": 8, "every": 4},
     "model": {"adapter": {"kind": "new", "rank": 4, "modules": ["q_proj"]}},
-    "rollout": {"refill": {"rounds": 2, "when_short": "stop"}},
+    "rollout": {
+        "refill": {"rounds": 2, "when_short": "stop"},
+        "branching": {"continuations": [2, 1], "rule": {"direction": "signed"}},
+    },
     "advantage": {"overlong": {"buffer_tokens": 16}},
     "loss": {"kind": "ppo_clip", "dual_clip": 3.0},
     "kl": {"coef": 0.1, "divergence": "forward", "reference": {"kind": "model", "path": "other"}},

@@ -49,7 +49,10 @@ def make_branches(config: RunConfig, policy: Policy) -> Branches | None:
     gate = _gate(shape)
     return Branches(
         branching=Branching(
-            rule=_rule(config, shape, policy, gate), roots=shape.roots, continuations=shape.continuations
+            rule=_rule(config, shape, policy, gate),
+            roots=shape.roots,
+            continuations=shape.continuations,
+            deterministic=shape.deterministic,
         ),
         gate=gate,
     )

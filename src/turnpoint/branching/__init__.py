@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from turnpoint.branching.selection import select_branch_points as select_branch_points
 
 __all__ = ["allocate_continuations", "hindsight_scores", "select_branch_points"]
-__getattr__ = lazy(
+__getattr__, __dir__ = lazy(
     __name__,
     {
         "allocate_continuations": "allocation",

@@ -125,3 +125,6 @@ class BranchingConfig(Recipe):
     """Whether tokens of blanks alone may be points."""
     punctuation: bool = True
     """Whether tokens without a letter or digit may be points."""
+    deterministic: bool = False
+    """Forks wait until all roots of the step are judged: slower. Without it the last bits of a run depend on
+    how long verdicts take, and a resumed run is not bit for bit the one without interruption."""

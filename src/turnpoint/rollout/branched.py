@@ -14,6 +14,7 @@ still decode. What the paper leaves open:
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from turnpoint.branching.allocation import allocate_continuations
@@ -31,6 +32,7 @@ class Branching:
     rule: BranchRule
     roots: int
     continuations: tuple[int, ...]  # of each root, by branch point, the best first
+    deterministic: bool = False  # forks wait for all roots of a step, so that no verdict's time matters
 
     @property
     def group_size(self) -> int:
@@ -64,14 +66,18 @@ async def grow(
     *,
     group_id: str,
     progress: Progress,
+    judged: Callable[[int], Awaitable[None]],
 ) -> list[Family]:
     """Returns the families of one group, in order; the k-th member's draws depend on `group_id` and k.
 
-    Raises EngineError and VerifierError as `Sampler.rollout` does.
+    `judged` is awaited, with its number, by each root that has its verdict, before it forks. Raises
+    EngineError and VerifierError as `Sampler.rollout` does.
     """
 
     async def sample_root(index: int) -> Rollout:
-        return await sampler.rollout(task, prompt_ids, request_id=f"{group_id}/{index}", progress=progress)
+        root = await sampler.rollout(task, prompt_ids, request_id=f"{group_id}/{index}", progress=progress)
+        await judged(index)
+        return root
 
     async def family(index: int, root: Rollout, solved_by: tuple[str, ...]) -> Family:
         seen = Root(

@@ -8,13 +8,14 @@ rollouts come from the prompt and the others from points within them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import reduce
 from operator import add
+from typing import TypeAlias
 
 from turnpoint.protocols import Engine, Renderer, Verifier
 from turnpoint.rollout.branched import Branch, Branching, Family, grow
-from turnpoint.rollout.concurrency import all_of
+from turnpoint.rollout.concurrency import Together, all_of
 from turnpoint.rollout.sampler import Progress, Rollout, Sampler
 from turnpoint.types import (
     Account,
@@ -31,9 +32,15 @@ from turnpoint.types import (
     TreeBuilder,
 )
 
+_Judged: TypeAlias = Callable[[int], Awaitable[None]]  # the number of a root that has its verdict
+
 
 def _ignore(*_: object) -> None:
     """Nobody asked."""
+
+
+async def _at_once(_: int) -> None:
+    """Nothing to wait for."""
 
 
 class Rollouter:
@@ -93,8 +100,11 @@ class Rollouter:
         Raises as `group` does, at the first error; no request or verification is left running.
         """
 
+        meet = self._meet(len(tasks))
+
         async def one(index: int, task: Task) -> Group:
-            group = await self._group(task, group_id=f"{step}/{first + index}", progress=progress)
+            group_id = f"{step}/{first + index}"
+            group = await self._group(task, group_id=group_id, progress=progress, judged=meet(index))
             finished(group)
             return group
 
@@ -108,14 +118,28 @@ class Rollouter:
         summed over roots. Groups overlap, so their seconds are no wall time when added. Raises EngineError,
         and VerifierError naming task and member when the verifier raised.
         """
-        return await self._group(task, group_id=group_id, progress=_ignore)
+        return await self._group(task, group_id=group_id, progress=_ignore, judged=self._meet(1)(0))
 
-    async def _group(self, task: Task, *, group_id: str, progress: Progress) -> Group:
+    def _meet(self, num_groups: int) -> Callable[[int], _Judged]:
+        """Returns what the roots of each group wait for when they are judged."""
+        if self._branching is None or not self._branching.deterministic:
+            return lambda _: _at_once
+        roots = self._branching.roots
+        together = Together(num_groups * roots)
+        return lambda group: lambda root: together.wait(group * roots + root)
+
+    async def _group(self, task: Task, *, group_id: str, progress: Progress, judged: _Judged) -> Group:
         started = time.perf_counter()
         prompt_ids = self._sampler.renderer.prompt(task.messages)
         if self._branching is not None:
             families = await grow(
-                self._branching, self._sampler, task, prompt_ids, group_id=group_id, progress=progress
+                self._branching,
+                self._sampler,
+                task,
+                prompt_ids,
+                group_id=group_id,
+                progress=progress,
+                judged=judged,
             )
             return _Assembly(task, prompt_ids).branched(group_id, families, started)
         rollouts = await all_of(
