@@ -130,7 +130,6 @@ OPTIONS = [
     "skip_first=5",
     "skip_last=8",
     "rule.weigh_alternatives=true",
-    "rule.source={kind: sibling}",
 ]
 
 
