@@ -32,6 +32,8 @@ def engine() -> TorchEngine:
         ({"temperature": math.nan}, "temperature is nan"),
         ({"temperature": 1e-45}, "temperature is 1e-45"),
         ({"stop_strings": ("a", "")}, "an empty stop string"),
+        ({"continued": 4}, "continued is 4; the prompt has 3 tokens"),
+        ({"continued": -1}, "continued is -1"),
     ],
 )
 def test_generate_refuses(engine: TorchEngine, options: dict[str, Any], message: str) -> None:

@@ -60,6 +60,7 @@ def _step_findings(
         signal(groups, beside=limits.beside),
         truncation(groups, max_new_tokens=limits.max_new_tokens),
         invalid(groups),
+        set_aside(groups),
     ):
         if found is not None:
             yield found
@@ -154,6 +155,20 @@ def invalid(groups: Sequence[Group]) -> Finding | None:
     reasons = Counter(verdict.reason for verdict in verdicts if not verdict.valid)
     text = invalid_text(reasons, total=len(verdicts), noun="rollouts")
     return None if text is None else Finding(rule="invalid", text=f"{text}; not trained on", warning=True)
+
+
+def set_aside(groups: Sequence[Group]) -> Finding | None:
+    """At least 20 % of the roots did not fork by the recipe's rule: the commonest reasons, counted."""
+    insights = [it.insight for group in groups for it in group.members if it.insight is not None]
+    reasons = Counter(insight.set_aside for insight in insights if insight.set_aside)
+    if reasons.total() < MUCH_SET_ASIDE * len(insights) or not insights:
+        return None
+    named = [f"{cut(reason, 60)} ({count})" for reason, count in reasons.most_common(_NAMED_REASONS)]
+    text = f"{percent(reasons.total() / len(insights))} of roots forked by another rule or not at all: "
+    return Finding(rule="branching", text=text + ", ".join(named), warning=True)
+
+
+MUCH_SET_ASIDE = 0.2  # share of examined roots
 
 
 def invalid_text(reasons: Counter[str], *, total: int, noun: str) -> str | None:

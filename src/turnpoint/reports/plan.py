@@ -20,6 +20,7 @@ from turnpoint.config import (
     RunConfig,
     VerifierConfig,
 )
+from turnpoint.reports.plan_branching import branching_lines
 from turnpoint.reports.plan_objective import objective_lines
 from turnpoint.reports.text import cut, number, plural, visible
 
@@ -171,7 +172,7 @@ def _step(config: RunConfig, rollouts: int, generated: int, micro_batches: int, 
             f"a rollout of more than training.micro_batch_tokens = {number(training.micro_batch_tokens)} "
             f"(possible: {number(longest + new)}) is a micro-batch of its own"
         )
-    return lines
+    return lines if sizes.branching is None else [*lines, *branching_lines(sizes.branching)]
 
 
 def _per_batch(config: RunConfig, rollouts: int) -> str:

@@ -40,6 +40,9 @@ def _fields(report: StepReport, steps: int | None) -> Iterator[str]:
         yield f"truncated {percent(values['truncated']):>5}"
     if values.get("invalid"):
         yield f"invalid {percent(values['invalid'])}"
+    if "branching/points" in values:
+        depth = f" at depth {percent(values['branching/depth'])}" if "branching/depth" in values else ""
+        yield f"points found {percent(values['branching/points'])}{depth}"
     if "entropy" in values:
         yield f"entropy {values['entropy']:5.3f}"
     if "kl" in values:
