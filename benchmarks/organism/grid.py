@@ -23,7 +23,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from benchmarks.organism.arms import ARMS, arm_recipe
+from benchmarks.organism.arms import ARMS, OBJECTIVES, arm_recipe
 from benchmarks.organism.bed import make_organism
 
 _GENERATED = ("root", "suffix", "reflection", "discarded")  # kinds of tokens that were sampled
@@ -33,7 +33,7 @@ def main() -> None:
     """Runs what is missing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("output", type=Path, help="JSON lines, appended to")
-    parser.add_argument("--arms", nargs="+", choices=[*ARMS], default=[*ARMS])
+    parser.add_argument("--arms", nargs="+", choices=[*ARMS], default=[*OBJECTIVES])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--every", type=int, default=10, help="steps between evaluations")
