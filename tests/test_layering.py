@@ -69,7 +69,7 @@ def losses_may(imported: str) -> bool:
     return foreign in {"torch", "jaxtyping"} or foreign in sys.stdlib_module_names
 
 
-FOUNDATION = ("errors", "metrics", "protocols", "types")
+FOUNDATION = ("_arrays", "errors", "metrics", "protocols", "types")
 RULES: dict[str, tuple[Callable[[str], bool], Callable[[str], bool]]] = {
     "records and seams import nothing of ours but each other": (
         folder(*FOUNDATION),

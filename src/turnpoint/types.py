@@ -27,32 +27,15 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-TokenIds: TypeAlias = npt.NDArray[np.int32]  # [n]
-Floats: TypeAlias = npt.NDArray[np.float32]  # [n]
+from turnpoint._arrays import Floats as Floats
+from turnpoint._arrays import TokenIds as TokenIds
+from turnpoint._arrays import float_array as float_array
+from turnpoint._arrays import frozen, same
+from turnpoint._arrays import token_array as token_array
+
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
-
-
-def token_array(values: npt.ArrayLike) -> TokenIds:
-    """Returns a read-only int32 copy of `values`, [n] token ids; raises ValueError unless 1-D integers."""
-    given = np.asarray(values)
-    if given.ndim != 1 or (given.size and not np.issubdtype(given.dtype, np.integer)):
-        raise ValueError(f"token ids must be 1-D integers, got {given.dtype} of shape {given.shape}")
-    return _frozen(given.astype(np.int32))
-
-
-def float_array(values: npt.ArrayLike) -> Floats:
-    """Returns a read-only float32 copy of `values`, [n]; raises ValueError unless 1-D."""
-    given = np.asarray(values, dtype=np.float32)
-    if given.ndim != 1:
-        raise ValueError(f"expected a 1-D array, got shape {given.shape}")
-    return _frozen(given.copy())
-
-
-def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    array.flags.writeable = False
-    return array
 
 
 # --- what is asked ------------------------------------------------------------------------------
@@ -145,22 +128,9 @@ class Segment:
         return len(self.token_ids)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Segment):
-            return NotImplemented
-        return (
-            (self.id, self.parent, self.parent_length, self.author, self.policy_version)
-            == (other.id, other.parent, other.parent_length, other.author, other.policy_version)
-            and np.array_equal(self.token_ids, other.token_ids)
-            and _same_floats(self.logprobs, other.logprobs)
-        )
+        return same(self, other) if isinstance(other, Segment) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def _same_floats(left: Floats | None, right: Floats | None) -> bool:
-    if left is None or right is None:
-        return left is right
-    return np.array_equal(left, right, equal_nan=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +178,7 @@ class TokenTree:
     def path_ids(self, segment: int, length: int | None = None) -> TokenIds:
         """Returns the [n] token ids along `path(segment, length)`: what the engine saw."""
         parts = [piece.token_ids for piece in self.path(segment, length)]
-        return _frozen(np.concatenate(parts))
+        return frozen(np.concatenate(parts))
 
     def children(self, segment: int) -> list[int]:
         """Returns the ids of the segments that continue or fork `segment`, in order of appending."""
@@ -389,20 +359,9 @@ class Insight:
     quantities: Mapping[str, Floats] = field(default_factory=lambda: _NOTHING)  # by name, [n] of the root
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Insight):
-            return NotImplemented
-        names = self.quantities.keys()
-        return (
-            _insight_words(self) == _insight_words(other)
-            and names == other.quantities.keys()
-            and all(_same_floats(self.quantities[name], other.quantities[name]) for name in names)
-        )
+        return same(self, other) if isinstance(other, Insight) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def _insight_words(it: Insight) -> tuple[object, ...]:
-    return (it.rule, it.asked, it.found, it.set_aside, it.hindsight, it.reflection, it.agrees)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
