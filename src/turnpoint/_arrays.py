@@ -44,6 +44,7 @@ def same(left: Any, right: Any) -> bool:
     if isinstance(left, np.ndarray):
         array = cast(npt.NDArray[Any], left)
         return np.array_equal(array, right, equal_nan=array.dtype.kind == "f")
-    if is_dataclass(left):
-        return all(same(getattr(left, it.name), getattr(right, it.name)) for it in fields(left))
-    return bool(left == right)
+    record = cast(Any, left)
+    if is_dataclass(record):
+        return all(same(getattr(record, it.name), getattr(right, it.name)) for it in fields(record))
+    return bool(record == right)
