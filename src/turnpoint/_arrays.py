@@ -34,17 +34,18 @@ def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array
 
 
-def same(left: Any, right: Any) -> bool:
+def same(left: object, right: object) -> bool:
     """Whether two values are equal: arrays, mappings and records by what is in them, NaN like any number."""
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         mine, other = cast(Mapping[Any, Any], left), cast(Mapping[Any, Any], right)
         return mine.keys() == other.keys() and all(same(mine[key], other[key]) for key in mine)
-    if type(left) is not type(right):
-        return False
-    if isinstance(left, np.ndarray):
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
         array = cast(npt.NDArray[Any], left)
-        return np.array_equal(array, right, equal_nan=array.dtype.kind == "f")
-    record = cast(Any, left)
-    if is_dataclass(record):
-        return all(same(getattr(record, it.name), getattr(right, it.name)) for it in fields(record))
-    return bool(record == right)
+        return np.array_equal(array, cast(npt.NDArray[Any], right), equal_nan=array.dtype.kind == "f")
+    return _same_values(cast(Any, left), right)
+
+
+def _same_values(left: Any, right: object) -> bool:
+    if is_dataclass(left) and type(left) is type(right):
+        return all(same(getattr(left, it.name), getattr(right, it.name)) for it in fields(left))
+    return bool(left == right)
