@@ -15,19 +15,28 @@ from turnpoint.types import FinishReason, Message, Task
 
 PASSED = 0.5  # a reward above it counts as success
 CUT = " [... cut]"
+CUT_OFF = "The attempt was cut off at its length limit before it had ended."
 
 _OUTCOME = re.compile(r"OUTCOME:\W*(SUCCESS|FAILURE)\b", re.IGNORECASE)
 _STEP = re.compile(r"STEP\s*(\d*)\s*:\W*(\d+)", re.IGNORECASE)
 
 
 def record(root: Root, *, most: int) -> str:
-    """Returns what is known of how a root turned out; feedback beyond `most` characters is cut off."""
+    """Returns what is known of how a root turned out; feedback beyond `most` characters is cut off.
+
+    A lone surrogate, as undecodable output of a program may hold, is no character for a tokenizer: it becomes
+    a replacement character.
+    """
     verdict = root.verdict
-    feedback = verdict.feedback.strip() or f"The attempt earned a reward of {verdict.reward:g}."
+    feedback = _characters(verdict.feedback.strip()) or f"The attempt earned a reward of {verdict.reward:g}."
     lines = [feedback if len(feedback) <= most else f"{feedback[:most]}{CUT}"]
     if root.completion.finish is FinishReason.LENGTH:
-        lines.append("The attempt was cut off at its length limit before it had ended.")
+        lines.append(CUT_OFF)
     return "\n".join(lines)
+
+
+def _characters(text: str) -> str:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def reflection_request(task: Task, attempt: str, record: str) -> Message:
