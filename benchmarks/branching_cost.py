@@ -182,7 +182,7 @@ class Bench:
         return Noted(hindsight, None if name == "hindsight" else drawn(*THIRDS[name]))
 
     async def collect(self, rule: BranchRule | None, *, number: int) -> list[Group]:
-        """Returns the groups of one round from a fresh engine."""
+        """Returns the groups of round `number` from a fresh engine."""
         engine = TorchEngine(
             self.model.decoder, decode=self.renderer.text, context_length=self.model.context_length
         )
@@ -291,7 +291,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     bench = Bench(model=load_model(options.model), options=options)
-    measure(bench, None, number=-1)  # warms up
+    small = argparse.Namespace(**{**vars(options), "prompts": 1, "tokens": 8})
+    measure(replace(bench, options=small), None, number=-1)  # warms up
     runs = rounds(bench)
     sizes = {name: value for name, value in vars(options).items() if name not in ("variants", "threads")}
     setting = {"benchmark": "branching_cost", **sizes, "dtype": bench.model.dtype, **facts()}
