@@ -11,9 +11,9 @@ each variant, one after the other, with an engine whose cache is empty, as after
     */replay               the same places again and nothing paid for them: what remains is generation alone
 
 Seconds are of the whole rollout by the clock, processor seconds of all threads, reflections and scores
-included. Prints one JSON line per variant with medians over rounds; `saved` is against GRPO of the same
-round, tokens are those generated, reflections included; `examination` is the share of the time that its
-replay does not take. The base pass is read from decoding, which at temperature 1 is exact.
+included. Prints one JSON line per run and one per variant with medians over rounds; what is saved is against
+GRPO of the same round, tokens are those generated, reflections included; `examination` is the share of the
+time that its replay does not take. The base pass is read from decoding, which at temperature 1 is exact.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -182,7 +182,7 @@ class Bench:
         return Noted(hindsight, None if name == "hindsight" else drawn(*THIRDS[name]))
 
     async def collect(self, rule: BranchRule | None, *, number: int) -> list[Group]:
-        """Returns the groups of one round from a fresh engine."""
+        """Returns the groups of round `number` from a fresh engine."""
         engine = TorchEngine(
             self.model.decoder, decode=self.renderer.text, context_length=self.model.context_length
         )
@@ -213,13 +213,13 @@ class Run:
 
     seconds: float
     processor_seconds: float
-    tokens: dict[str, int]  # by kind
-    depth: float  # mean over forks, of their root's length; 1 without forks
+    tokens_by_kind: dict[str, int]
+    depth: float  # mean over forks, of their root's length; 0 without forks
 
     @property
     def generated(self) -> int:
         """Tokens sampled, reflections included."""
-        return sum(self.tokens.get(kind, 0) for kind in GENERATED)
+        return sum(self.tokens_by_kind.get(kind, 0) for kind in GENERATED)
 
 
 def measure(bench: Bench, rule: BranchRule | None, *, number: int) -> Run:
@@ -237,21 +237,26 @@ def measure(bench: Bench, rule: BranchRule | None, *, number: int) -> Run:
     return Run(
         seconds=seconds,
         processor_seconds=processor_seconds,
-        tokens={str(kind): count for kind, count in account.tokens.items()},
+        tokens_by_kind={str(kind): count for kind, count in account.tokens.items()},
         depth=statistics.fmean(depths) if depths else 0.0,
     )
 
 
-def rounds(bench: Bench) -> dict[str, list[Run]]:
-    """Returns the runs by variant; all of a round before the next one."""
+def rounds(bench: Bench, setting: dict[str, Any]) -> dict[str, list[Run]]:
+    """Returns the runs by variant, all of a round before the next one, and prints each when it is done."""
     runs: dict[str, list[Run]] = {}
+
+    def note(name: str, rule: BranchRule | None, number: int) -> None:
+        run = measure(bench, rule, number=number)
+        runs.setdefault(name, []).append(run)
+        emit(**setting, variant=name, round=number, **asdict(run))
+
     for number in range(bench.options.rounds):
-        runs.setdefault("grpo", []).append(measure(bench, None, number=number))
+        note("grpo", None, number)
         for name in bench.options.variants:
             rule = bench.rule(name)
-            runs.setdefault(name, []).append(measure(bench, rule, number=number))
-            replay = measure(bench, Replay(rule.points), number=number)
-            runs.setdefault(f"{name}/replay", []).append(replay)
+            note(name, rule, number)
+            note(f"{name}/replay", Replay(rule.points), number)
     return runs
 
 
@@ -291,21 +296,13 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     bench = Bench(model=load_model(options.model), options=options)
-    measure(bench, None, number=-1)  # warms up
-    runs = rounds(bench)
+    small = argparse.Namespace(**{**vars(options), "prompts": 1, "tokens": 8})
+    measure(replace(bench, options=small), None, number=-1)  # warms up
     sizes = {name: value for name, value in vars(options).items() if name not in ("variants", "threads")}
-    setting = {"benchmark": "branching_cost", **sizes, "dtype": bench.model.dtype, **facts()}
-    for name, them in runs.items():
-        figures: dict[str, Any] = {
-            "tokens_by_kind": {
-                kind: round(statistics.fmean(run.tokens.get(kind, 0) for run in them)) for kind in TokenKind
-            },
-            "seconds": [round(run.seconds, 2) for run in them],
-            "processor_seconds": [round(run.processor_seconds, 2) for run in them],
-        }
-        if name in options.variants:
-            figures |= compare(them, runs["grpo"], runs[f"{name}/replay"])
-        emit(**setting, variant=name, **figures)
+    setting = {"benchmark": "branching_cost", **sizes, "dtype": bench.model.dtype}
+    runs = rounds(bench, setting)
+    for name in options.variants:
+        emit(**setting, variant=name, **compare(runs[name], runs["grpo"], runs[f"{name}/replay"]), **facts())
 
 
 if __name__ == "__main__":

@@ -375,3 +375,8 @@ def test_blanks_punctuation_and_what_has_no_text() -> None:
     assert Candidates(text, stop_ids=stops).mask(ids).tolist() == [1, 0, 1, 0, 1, 1, 1, 0]
     both = Candidates(text, stop_ids=stops, blanks=True, punctuation=False)
     assert both.mask(ids).tolist() == [1, 1, 0, 0, 0, 1, 1, 0]
+
+
+def test_half_a_character_in_feedback_is_replaced_and_two_halves_are_joined() -> None:
+    told = texts.record(root(feedback="\ud800 ok \ud83d\ude00"), most=100)
+    assert told == "\N{REPLACEMENT CHARACTER} ok \N{GRINNING FACE}"
