@@ -143,6 +143,19 @@ def export(
     run_export(run, folder, adapter=adapter)
 
 
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="A run folder; the run may be going on.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where the page goes; report.html in RUN if not said.")
+    ] = None,
+) -> None:
+    """Writes a run as one page for a browser: curves, groups, trees, tokens."""
+    from turnpoint.commands.report import report as write_report
+
+    write_report(run, out)
+
+
 def main() -> None:
     """Runs the command; the entry point of the package. SIGTERM and SIGHUP save as Ctrl-C does."""
     for polite in (signal.SIGTERM, signal.SIGHUP):
