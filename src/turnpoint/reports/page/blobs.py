@@ -38,7 +38,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def planes(numbers: npt.NDArray[np.int64]) -> bytes:
-    """Returns [n] numbers below 2^24 as three planes of n bytes, lowest first: small numbers compress well."""
+    """Returns [n] numbers below 2^24 as three planes of n bytes, lowest first: zeros compress to nothing."""
     return b"".join(((numbers >> shift) & 255).astype(np.uint8).tobytes() for shift in (0, 8, 16))
 
 

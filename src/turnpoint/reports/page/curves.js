@@ -6,7 +6,7 @@ const LABELS = {
   reward: "reward, mean", solved: "solved, share", length: "length, tokens", entropy: "entropy, nats",
   grad_norm: "gradient norm", cross_entropy: "cross-entropy, nats per token",
 };
-const WIDTH = 300, HEIGHT = 104, LEFT = 4, RIGHT = 4, TOP = 8, BOTTOM = 16;
+const WIDTH = 260, HEIGHT = 92, LEFT = 3, RIGHT = 46, TOP = 7, BOTTOM = 17;
 let charts = [];
 
 function isMain(name) {
@@ -57,7 +57,8 @@ function chart(name, pairs, at, state, act) {
   const [x0, x1] = [Math.min(...points.map((p) => p.x)), xs.reduce((a, b) => Math.max(a, b), 0)];
   let y0 = points.reduce((low, p) => Math.min(low, p.y), Infinity);
   let y1 = points.reduce((high, p) => Math.max(high, p.y), -Infinity);
-  if (y0 === y1) [y0, y1] = [y0 - Math.abs(y0 || 1) / 2, y1 + Math.abs(y1 || 1) / 2];
+  const flat = y0 === y1 ? points[0] : null;
+  if (flat) [y0, y1] = [y0 - Math.abs(y0 || 1) / 2, y1 + Math.abs(y1 || 1) / 2];
   const px = (x) => LEFT + ((x - x0) / (x1 - x0 || 1)) * (WIDTH - LEFT - RIGHT);
   const py = (y) => TOP + (1 - (y - y0) / (y1 - y0)) * (HEIGHT - TOP - BOTTOM);
   const svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
@@ -69,16 +70,18 @@ function chart(name, pairs, at, state, act) {
     svg.append(...points.map((p) => draw("circle", { class: "dot", cx: px(p.x), cy: py(p.y), r: 1.8 })));
   }
   const text = (x, y, anchor, content) => draw("text", { x, y, "text-anchor": anchor }, content);
-  svg.append(text(WIDTH - RIGHT, TOP + 9, "end", number(y1)), text(WIDTH - RIGHT, HEIGHT - BOTTOM - 3, "end", number(y0)));
+  const right = WIDTH - RIGHT + 6;
+  if (flat) svg.append(text(right, py(flat.y) + 4, "start", number(flat.y)));
+  else svg.append(text(right, TOP + 7, "start", number(y1)), text(right, HEIGHT - BOTTOM, "start", number(y0)));
   svg.append(text(LEFT, HEIGHT - 4, "start", axisText(state.x, x0)), text(WIDTH - RIGHT, HEIGHT - 4, "end", axisText(state.x, x1)));
   const cursor = draw("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM });
   const bead = draw("circle", { class: "bead", r: 3.2 });
   svg.append(cursor, bead);
   const value = make("output", {}, number(points.at(-1).y));
-  const caption = make("figcaption", {}, make("span", {}, LABELS[name] || name), value);
+  const caption = make("figcaption", {}, make("span", { title: name }, LABELS[name] || name.replace("branching/", "fork ")), value);
   const element = make("figure", { class: "chart", "data-name": name }, caption, svg);
   const self = { element, points, px, py, cursor, bead, value };
-  svg.addEventListener("pointermove", (event) => pointAt(nearest(self, svg, event).step));
+  svg.addEventListener("pointermove", (event) => pointAt(nearest(self, svg, event).step, true));
   svg.addEventListener("pointerleave", () => pointAt(state.step));
   svg.addEventListener("click", (event) => act.set({ step: nearest(self, svg, event).step, group: null }));
   return self;
@@ -94,13 +97,13 @@ function nearest(self, svg, event) {
   return self.points.reduce((best, p) => (Math.abs(self.px(p.x) - x) < Math.abs(self.px(best.x) - x) ? p : best));
 }
 
-// Moves the cursor of every chart to `step`.
-function pointAt(step) {
+// Moves the cursor of every chart to `step`, which is named while the pointer chooses it.
+function pointAt(step, named = false) {
   for (const { points, px, py, cursor, bead, value } of charts) {
     const found = points.find((p) => p.step === step);
     for (const element of [cursor, bead]) element.style.display = found ? "" : "none";
     const p = found || points.at(-1);
-    value.textContent = found ? `step ${p.step}: ${number(p.y)}` : number(p.y);
+    value.textContent = found && named ? `step ${p.step}: ${number(p.y)}` : number(p.y);
     if (!found) continue;
     cursor.setAttribute("x1", px(p.x));
     cursor.setAttribute("x2", px(p.x));

@@ -167,8 +167,7 @@ def _quantities(member: Member, pieces: Sequence[Segment], credits: Credits) -> 
         for segment, nothing in zip(pieces, unknown, strict=True)
     ]
     values = {"surprisal": -_joined(logprobs), "advantage": _joined(advantages)}
-    measured = {} if member.insight is None else member.insight.quantities
-    for name, of_root in measured.items():
+    for name, of_root in member.insight.quantities.items() if member.insight else ():
         if name not in values and len(of_root) == int(sampled.sum()):
             values[name] = np.full(len(sampled), np.nan)
             values[name][sampled.astype(bool)] = of_root

@@ -109,8 +109,8 @@ def _accuracies(evaluations: Mapping[int, Evaluation]) -> dict[str, list[list[An
     for step in sorted(evaluations):
         evaluation = evaluations[step]
         for name, score in (
-            ("held-out accuracy, greedy", evaluation.greedy),
-            (f"held-out accuracy, avg@{evaluation.samples}", evaluation.sampled),
+            ("held-out accuracy", evaluation.greedy),
+            (f"held-out avg@{evaluation.samples}", evaluation.sampled),
         ):
             if score is not None and score.accuracy is not None:
                 found.setdefault(name, []).append([step, _number(score.accuracy)])
