@@ -63,9 +63,7 @@ class Browser:
 
     def press(self, *keys: str) -> None:
         """Types keys as a keyboard does, to whatever has the focus."""
-        typed = [
-            {"type": kind, "value": KEYS.get(key, key)} for key in keys for kind in ("keyDown", "keyUp")
-        ]
+        typed = [{"type": kind, "value": KEYS.get(key, key)} for key in keys for kind in ("keyDown", "keyUp")]
         self._ask("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": typed}]})
 
     def click(self, selector: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -190,4 +191,4 @@ def _shortened(text: str, head: int, tail: int) -> str:
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.5g}")
+    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")

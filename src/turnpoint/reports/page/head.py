@@ -47,7 +47,11 @@ def sft_head(
     """Returns the head of a run of `turnpoint sft`, as JSON values."""
     losses = [step.metrics["cross_entropy"] for step in steps if "cross_entropy" in step.metrics]
     ends = [held_out[step] for step in (min(held_out), max(held_out))] if len(held_out) > 1 else [None, None]
-    measured = [[step, _number(held_out[step].cross_entropy)] for step in sorted(held_out)]
+    measured = [
+        [step, _number(held_out[step].cross_entropy)]
+        for step in sorted(held_out)
+        if math.isfinite(held_out[step].cross_entropy)
+    ]
     return {
         "name": config.name,
         "facts": [
@@ -142,5 +146,5 @@ def _curves(steps: Sequence[StepRecord], held_out: Mapping[str, Sequence[Sequenc
     }
 
 
-def _number(value: float) -> float:
-    return float(f"{value:.6g}")
+def _number(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None

@@ -98,6 +98,7 @@ function readAddress() {
 function restore() {
   readAddress();
   if (state.group === null && !new URLSearchParams(location.hash.slice(1)).has("step")) state.group = chosen(data.groups, state)[0] ?? null;
+  writeAddress(false);
   redraw(null);
 }
 
