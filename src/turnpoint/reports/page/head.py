@@ -14,7 +14,7 @@ from turnpoint.reports.plan import optimizer_line
 from turnpoint.reports.plan_objective import objective_lines
 from turnpoint.reports.run_log import StepRecord
 from turnpoint.reports.sft import HeldOut, sft_verdict
-from turnpoint.reports.text import plural
+from turnpoint.reports.text import cut, plural
 from turnpoint.rollout.evaluate import Evaluation, Score
 from turnpoint.types import TokenKind
 
@@ -92,7 +92,7 @@ def _evaluation(step: int, evaluation: Evaluation) -> dict[str, Any]:
     return {
         "step": step,
         "problems": len(evaluation.outcomes),
-        "majority": [evaluation.majority_answer[:60], evaluation.majority_accuracy],
+        "majority": [cut(evaluation.majority_answer, 30), evaluation.majority_accuracy],
         "scores": {name: _score(score) for name, score in scores.items()},
     }
 

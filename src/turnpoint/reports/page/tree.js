@@ -17,6 +17,8 @@ async function openGroup(data, state) {
   const [texts, tokens] = await Promise.all([readTexts(row), readTokens(row)]);
   if (state.group !== row) return; // another one was opened meanwhile
   view = { row, group: data.groups[row], texts, tokens, vocabulary: data.vocabulary, spans: [], cursor: null };
+  view.reasonsDiffer = texts !== null && new Set(texts.members.map((member) => member.reason)).size > 1;
+  view.scale = texts && rewardScale([{ rewards: texts.members.map((member) => member.reward) }]);
   host.replaceChildren(...groupParts());
   host.scrollTop = 0;
   shadeAll(state.shade);
@@ -66,13 +68,15 @@ function folded(summary, content, open = false) {
 // One button per rollout, roots and what continues them side by side.
 function strip() {
   const { members } = view.texts;
-  const scale = rewardScale([{ rewards: members.map((member) => member.reward) }]);
   const buttons = members.map((member, index) =>
-    make("button", { class: member.origin ? "chip branch" : "chip", style: `--a:${member.reward === null ? 0 : scale(member.reward)}`,
+    make("button", { class: member.origin ? "chip branch" : "chip", style: rewardStyle(member),
       title: `${memberName(index)}: reward ${number(member.reward)}`,
       onclick: () => document.getElementById(`member-${index}`).scrollIntoView({ block: "center" }) }, number(member.reward)));
   return make("div", { class: "strip", "aria-label": "rewards" }, buttons);
 }
+
+// As strong as the reward is high within the group.
+const rewardStyle = (member) => `--a:${member.reward === null ? 0 : view.scale(member.reward)}`;
 
 function memberName(index) {
   const { members } = view.texts;
@@ -93,7 +97,7 @@ function headline(index) {
   const member = view.texts.members[index];
   const facts = [
     make("strong", {}, memberName(index)),
-    make("span", { class: "fact reward" }, `reward ${number(member.reward)}`),
+    make("span", { class: "fact reward", style: rewardStyle(member) }, `reward ${number(member.reward)}`),
     member.advantage === null ? null : make("span", { class: "fact" }, `advantage ${signed(member.advantage)}`),
     make("span", { class: member.finish === "stop" ? "fact" : "fact cut" }, member.finish === "stop" ? "finished" : "cut off at the limit"),
     make("span", { class: "fact" }, plural(member.tokens, "token")),
@@ -105,7 +109,7 @@ function verdict(member) {
   const lines = [];
   const line = (label, text, kind = "") => lines.push(make("p", { class: `verdict ${kind}`, dir: "auto" }, make("span", { class: "label" }, label), visible(text)));
   if (!member.valid) line("invalid", member.reason, "cut");
-  else if (member.reason) line("judged", member.reason);
+  else if (member.reason && view.reasonsDiffer) line("judged", member.reason);
   if (member.feedback) line("feedback", member.feedback);
   const parts = Object.entries(member.parts);
   if (parts.length) line("parts", parts.map(([name, value]) => `${name} ${number(value)}`).join(", "));
