@@ -156,6 +156,19 @@ def report(
     write_report(run, out)
 
 
+@app.command("inspect")
+def inspect_command(
+    source: Annotated[Path, typer.Argument(help="A recipe, or a run folder for its latest checkpoint.")],
+    overrides: _Overrides = None,
+    task: Annotated[int, typer.Option(min=0, help="Which problem, counted from 0 in the order read.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Also writes the group as a page for a browser.")] = None,
+) -> None:
+    """Samples the group of one problem and shows its tree; trains nothing."""
+    from turnpoint.commands.inspect import inspect
+
+    inspect(source, overrides or (), task=task, out=out)
+
+
 def main() -> None:
     """Runs the command; the entry point of the package. SIGTERM and SIGHUP save as Ctrl-C does."""
     for polite in (signal.SIGTERM, signal.SIGHUP):

@@ -66,6 +66,17 @@ def sft_head(
     }
 
 
+def recipe_head(config: RunConfig) -> dict[str, Any]:
+    """Returns the head of a page about a recipe that has not been trained: what would be in force."""
+    return {
+        "name": config.name,
+        "facts": [["model", [config.model.path]], ["objective", objective_lines(config)]],
+        "findings": [],
+        "evaluations": [],
+        "curves": None,
+    }
+
+
 def _progress(done: int, asked: int) -> str:
     left = "" if done >= asked else "; stopped, or still going: run the command again for what is new"
     return f"{done:,} of {plural(asked, 'step')}{left}"
