@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from turnpoint.commands.export import export as export
     from turnpoint.commands.filter import FilterResult as FilterResult
     from turnpoint.commands.filter import filter_tasks as filter_tasks
+    from turnpoint.commands.inspect import inspect as inspect
+    from turnpoint.commands.report import report as report
     from turnpoint.commands.resume import resume as resume
     from turnpoint.commands.sft import SftResult as SftResult
     from turnpoint.commands.sft import resume_sft as resume_sft
@@ -37,10 +39,12 @@ __all__ = [
     "evaluate",
     "export",
     "filter_tasks",
+    "inspect",
     "load_recipe",
     "load_sft_recipe",
     "parse_recipe",
     "parse_sft_recipe",
+    "report",
     "resume",
     "resume_sft",
     "sft",
@@ -58,11 +62,13 @@ __getattr__, __dir__ = lazy(
         "evaluate": "commands.evaluate",
         "export": "commands.export",
         "filter_tasks": "commands.filter",
+        "inspect": "commands.inspect",
         "load_recipe": "config",
         "load_sft_recipe": "config",
         "parse_recipe": "config",
         "parse_sft_recipe": "config",
         "sft": "commands.sft",
+        "report": "commands.report",
         "resume": "commands.resume",
         "resume_sft": "commands.sft",
         "train": "commands.train",

@@ -143,6 +143,32 @@ def export(
     run_export(run, folder, adapter=adapter)
 
 
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="A run folder; the run may be going on.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where the page goes; report.html in RUN if not said.")
+    ] = None,
+) -> None:
+    """Writes a run as one page for a browser: curves, groups, trees, tokens."""
+    from turnpoint.commands.report import report as write_report
+
+    write_report(run, out)
+
+
+@app.command("inspect")
+def inspect_command(
+    source: Annotated[Path, typer.Argument(help="A recipe, or a run folder for its latest checkpoint.")],
+    overrides: _Overrides = None,
+    task: Annotated[int, typer.Option(min=0, help="Which problem, counted from 0 in the order read.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Also writes the group as a page for a browser.")] = None,
+) -> None:
+    """Samples the group of one problem and shows its tree; trains nothing."""
+    from turnpoint.commands.inspect import inspect
+
+    inspect(source, overrides or (), task=task, out=out)
+
+
 def main() -> None:
     """Runs the command; the entry point of the package. SIGTERM and SIGHUP save as Ctrl-C does."""
     for polite in (signal.SIGTERM, signal.SIGHUP):

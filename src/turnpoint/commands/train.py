@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,8 @@ from turnpoint.objective import (
     make_trainer,
 )
 from turnpoint.reports.branching_metrics import AGREEMENT
-from turnpoint.reports.comparison import compare, entropy_collapse, reward_trend
-from turnpoint.reports.findings import Finding, FindingLimits
+from turnpoint.reports.comparison import run_verdict
+from turnpoint.reports.findings import FindingLimits
 from turnpoint.reports.plan import Plan, make_plan
 from turnpoint.reports.run_lock import locked
 from turnpoint.reports.run_log import RunFolder, read_evaluations
@@ -143,7 +143,7 @@ class _Training:
                 if _due(config.training.save_every, saving.done):
                     saving.save()
         await evaluations.at(config.training.steps, "after training")
-        self.session.terminal.findings(_verdict(history, evaluations.by_step))
+        self.session.terminal.findings(run_verdict(history, evaluations.by_step))
         self.session.terminal.line(
             f"files in {self.folder.path}; a Hugging Face folder: turnpoint export {self.folder.path} DIR"
         )
@@ -254,17 +254,6 @@ def _fingerprints(problems: Problems, train: Dataset, held_out: Dataset) -> dict
 def _beside_rewards(config: RunConfig) -> tuple[str, ...]:
     length = ("what length costs",) if isinstance(config.advantage.overlong, OverlongPenalty) else ()
     return (*length, "the pull of the reference") if config.kl else length
-
-
-def _verdict(history: Sequence[Mapping[str, float]], by_step: Mapping[int, Evaluation]) -> list[Finding]:
-    """Returns what the whole run can be said to have done; `history` has the figures of each step."""
-    trends = [
-        reward_trend([figures["reward"] for figures in history if "reward" in figures]),
-        entropy_collapse([figures["entropy"] for figures in history if "entropy" in figures]),
-    ]
-    evaluations = [by_step[step] for step in sorted(by_step)]
-    changes = compare(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else ()
-    return [*(finding for finding in trends if finding is not None), *changes]
 
 
 def _due(every: int | None, done: int) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -208,3 +208,14 @@ def entropy_collapse(entropies: Sequence[float]) -> Finding | None:
         return None
     text = f"entropy fell from {number(start)} to {number(end)} nats per token: little is explored any more"
     return Finding(rule="entropy", text=text, warning=True)
+
+
+def run_verdict(history: Sequence[Mapping[str, float]], by_step: Mapping[int, Evaluation]) -> list[Finding]:
+    """Returns what the whole run can be said to have done; `history` has the figures of each step."""
+    trends = [
+        reward_trend([figures["reward"] for figures in history if "reward" in figures]),
+        entropy_collapse([figures["entropy"] for figures in history if "entropy" in figures]),
+    ]
+    evaluations = [by_step[step] for step in sorted(by_step)]
+    changes = compare(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else ()
+    return [*(finding for finding in trends if finding is not None), *changes]

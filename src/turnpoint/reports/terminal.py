@@ -65,6 +65,11 @@ class Terminal:
         """Writes one line."""
         self._print(Text(visible(text), style=style))
 
+    def texts(self, texts: Sequence[Text]) -> None:
+        """Writes styled lines, whose text is already visible; without a terminal they have no style."""
+        for text in texts:
+            self._print(text)
+
     def plan(self, plan: Plan | SftPlan) -> None:
         """Writes what the run is about to do, and remembers how many steps it has."""
         self._steps = plan.steps

@@ -1,0 +1,91 @@
+"""`turnpoint report`: a run as one page that needs nothing but a browser."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from turnpoint.config import RunConfig, load_run_recipe
+from turnpoint.credit import GroupAdvantage
+from turnpoint.errors import ModelError, RunFolderError
+from turnpoint.models.locate import model_folder
+from turnpoint.models.pretrained import read_tokenizer
+from turnpoint.objective import make_advantage
+from turnpoint.reports.page.build import Built, PageBuilder
+from turnpoint.reports.page.head import sft_head, train_head
+from turnpoint.reports.run_log import RunFolder, StepRecord, read_evaluations, read_held_out, read_metrics
+from turnpoint.reports.terminal import Terminal
+from turnpoint.reports.text import plural
+from turnpoint.rollout.recorder import read_groups
+
+
+def report(run: str | Path, out: str | Path | None = None) -> Path:
+    """Writes the page of the run folder `run` to `out` (default: report.html in it) and returns where it is.
+
+    The run may be going on. Raises RunFolderError when there is no run, nothing to show yet, a line that
+    cannot be read, or no place to write.
+    """
+    folder = RunFolder(path=Path(run))
+    if not folder.recipe.is_file():
+        what = "holds no recipe.yaml" if folder.path.is_dir() else "is not there"
+        raise RunFolderError(f"{run} is no run folder: it {what}; give one that turnpoint train or sft made")
+    terminal = Terminal()
+    config = load_run_recipe(folder.recipe)
+    steps = read_metrics(folder.metrics) if folder.metrics.exists() else []
+    head = _head(config, folder, steps)
+    if not (steps or head["evaluations"] or folder.rollouts.exists()):
+        raise RunFolderError(f"{run} has nothing to show yet: no step, no evaluation, no rollout")
+    builder = PageBuilder(make_advantage(config) if isinstance(config, RunConfig) else GroupAdvantage())
+    notes = _read_groups(builder, folder, terminal)
+    tokenizer = None
+    if folder.rollouts.exists():
+        tokenizer, missing = _tokenizer(config.model.path)
+        notes += missing
+    with terminal.phase("writing the page"):
+        built = builder.write(
+            folder.path / "report.html" if out is None else Path(out), head, tokenizer=tokenizer, notes=notes
+        )
+    _say(terminal, built)
+    return built.path
+
+
+def _head(config: Any, folder: RunFolder, steps: Sequence[StepRecord]) -> dict[str, Any]:
+    if isinstance(config, RunConfig):
+        return train_head(config, steps, read_evaluations(folder.evaluations))
+    return sft_head(config, steps, read_held_out(folder.held_out))
+
+
+def _read_groups(builder: PageBuilder, folder: RunFolder, terminal: Terminal) -> list[str]:
+    """Returns what is to be said of the file: a torn last line."""
+    if not folder.rollouts.exists():
+        return []
+    with warnings.catch_warnings(record=True) as told, terminal.phase("reading rollouts") as phase:
+        warnings.simplefilter("always")
+        for group in read_groups(folder.rollouts):
+            builder.add(group, step=_step(group.id))
+            phase.advance(len(group.members), sum(map(len, group.tree.segments)))
+    return [str(warning.message) for warning in told]
+
+
+def _step(group_id: str) -> int:
+    before, slash, _ = group_id.partition("/")
+    return int(before) if slash and before.isdecimal() else 0
+
+
+def _tokenizer(path: str) -> tuple[Any | None, list[str]]:
+    """Returns the tokenizer and what is to be said when there is none."""
+    try:
+        return read_tokenizer(model_folder(path)), []
+    except ModelError as error:
+        return None, [f"tokens are shown by their ids: {error}"]
+
+
+def _say(terminal: Terminal, built: Built) -> None:
+    for note in built.notes:
+        terminal.line(f"  ! {note}", "yellow")
+    terminal.line(
+        f"{built.path}: {plural(built.groups, 'group')}, {plural(built.rollouts, 'rollout')}, "
+        f"{built.size / 1e6:.1f} MB; open it in a browser, it needs no network"
+    )

@@ -1,0 +1,83 @@
+// Shading of tokens by a quantity, and what is known of the token under the pointer.
+
+const SHADES = {
+  hindsight: "change of log-probability in hindsight, nats", entropy: "entropy, nats", surprisal: "surprisal (-logprob), nats",
+  advantage: "advantage",
+};
+
+// The quantities that the open group has, those of SHADES first.
+function shadesHere() {
+  const names = view && view.tokens ? Object.keys(view.tokens.scales) : [];
+  const known = Object.keys(SHADES).filter((name) => names.includes(name));
+  return [...known, ...names.filter((name) => !known.includes(name))];
+}
+
+function shadeAll(wanted) {
+  if (!view || !view.tokens) return;
+  const here = shadesHere();
+  view.shade = here.includes(wanted) || wanted === "none" ? wanted : here[0];
+  const scale = view.tokens.scales[view.shade] || 0;
+  for (const span of document.querySelectorAll("#group .t")) {
+    const codes = view.tokens.members[span.member].codes[view.shade];
+    const code = codes ? codes[span.place] : NO_VALUE;
+    const share = code === NO_VALUE || !scale ? 0 : (code - ZERO) / ZERO;
+    span.classList.toggle("low", share < 0);
+    span.classList.toggle("high", share > 0);
+    span.style.setProperty("--a", (0.75 * share * share).toFixed(3));
+  }
+  renderLegend();
+}
+
+function renderLegend() {
+  const host = document.getElementById("legend");
+  if (!host) return;
+  const scale = view.tokens.scales[view.shade] || 0;
+  const buttons = [...shadesHere(), "none"].map((name) =>
+    make("button", { "aria-pressed": String(name === view.shade), title: SHADES[name] || name, "data-shade": name, onclick: () => act.set({ shade: name }) }, name));
+  const from = view.shade === "surprisal" || view.shade === "entropy" ? "0" : `-${number(scale)}`;
+  const ramp = view.shade === "none" ? null : make("span", { class: "ramp" }, make("i", {}, from),
+    make("b", { class: from === "0" ? "half" : "" }), make("i", {}, number(scale)));
+  host.replaceChildren(make("span", { class: "quiet" }, "shade"), make("span", { class: "switch", role: "group", "aria-label": "shade" }, buttons), ramp);
+}
+
+function inspect(span) {
+  const host = document.getElementById("inspector");
+  if (view && view.cursor) view.cursor.classList.remove("at");
+  if (!view || !span) {
+    host.replaceChildren();
+    return;
+  }
+  view.cursor = span;
+  span.classList.add("at");
+  const mine = view.tokens.members[span.member];
+  const number_ = mine.numbers[span.place];
+  const facts = [make("code", {}, `\u201c${visible(tokenText(number_))}\u201d`), make("span", {}, `id ${view.vocabulary.ids[number_]}`),
+    make("span", {}, `${memberName(span.member)}, token ${span.place + 1}`)];
+  for (const [name, codes] of Object.entries(mine.codes)) {
+    const value = valueOf(codes[span.place], view.tokens.scales[name]);
+    if (value === null) continue;
+    if (name === "surprisal") facts.push(fact("logprob", number(-value)), fact("p", number(Math.exp(-value))));
+    facts.push(fact(name, name === "surprisal" || name === "entropy" ? number(value) : signed(value)));
+  }
+  host.replaceChildren(...facts);
+}
+
+const fact = (label, text) => make("span", {}, make("span", { class: "label" }, label), text);
+
+// Moves the token cursor: by tokens, or to the next fork.
+function moveCursor(by) {
+  const all = [...document.querySelectorAll("#group .t")].filter((span) => span.checkVisibility());
+  if (!all.length) return;
+  const at = view.cursor ? all.indexOf(view.cursor) : -1;
+  const next = all[Math.max(0, Math.min(all.length - 1, at + by))];
+  inspect(next);
+  next.scrollIntoView({ block: "nearest" });
+}
+
+function nextFork() {
+  const all = [...document.querySelectorAll("#group .fork")];
+  if (!all.length) return;
+  const next = all[(all.indexOf(document.activeElement) + 1) % all.length];
+  next.focus({ preventScroll: true });
+  next.scrollIntoView({ block: "center" });
+}

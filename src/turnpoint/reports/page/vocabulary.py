@@ -1,0 +1,61 @@
+"""Each distinct token of a page once: its id and its text."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from turnpoint.types import TokenIds
+
+
+@final
+class Vocabulary:
+    """Numbers token ids in the order in which they first come, so that common ones have small numbers."""
+
+    def __init__(self) -> None:
+        self._ids: list[int] = []
+        self._numbers = np.full(1 << 16, -1, dtype=np.int64)
+
+    def numbers(self, token_ids: TokenIds) -> npt.NDArray[np.int64]:
+        """Returns the [n] numbers of `token_ids`, new ones for ids not seen before."""
+        if not len(token_ids):
+            return np.zeros(0, dtype=np.int64)
+        missing = int(token_ids.max()) + 1 - len(self._numbers)
+        if missing > 0:
+            self._numbers = np.concatenate([self._numbers, np.full(missing, -1, dtype=np.int64)])
+        numbers = self._numbers[token_ids]
+        if (numbers < 0).any():
+            _, first = np.unique(token_ids, return_index=True)
+            for token in token_ids[np.sort(first)].tolist():
+                if self._numbers[token] < 0:
+                    self._numbers[token] = len(self._ids)
+                    self._ids.append(token)
+            numbers = self._numbers[token_ids]
+        return numbers
+
+    def record(self, tokenizer: Any | None) -> dict[str, Any]:
+        """Returns ids and texts in the order of their numbers; texts None without a tokenizer."""
+        texts = None if tokenizer is None else token_texts(tokenizer, self._ids)
+        return {"ids": list(self._ids), "texts": texts}
+
+
+def token_texts(tokenizer: Any, token_ids: list[int]) -> list[str]:
+    """Returns what each token adds to a text, special tokens by name.
+
+    Some decoders drop the blank before the first token, so each is decoded behind another one. A part of a
+    character that several tokens spell is U+FFFD; an id that the tokenizer does not know is "".
+    """
+    anchor = tokenizer.encode("a", add_special_tokens=False)[-1:]
+    before = _decoded(tokenizer, anchor)
+
+    def text(token: int) -> str:
+        whole = _decoded(tokenizer, [*anchor, token])
+        return whole[len(before) :] if whole.startswith(before) else _decoded(tokenizer, [token])
+
+    return [text(token) for token in token_ids]
+
+
+def _decoded(tokenizer: Any, ids: list[int]) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
