@@ -16,7 +16,7 @@ from tests.runs import assert_same_run, picture_after_every_write, rollouts, row
 from turnpoint.commands import saving
 from turnpoint.errors import RunFolderError, TrainingError
 from turnpoint.rollout import Evaluation
-from turnpoint.rollout.rollouter import Rollouter
+from turnpoint.rollout.sampler import Sampler
 from turnpoint.training import Trainer, latest_checkpoint, load_checkpoint
 from turnpoint.training.loop import Loop
 
@@ -78,11 +78,11 @@ def test_a_run_killed_after_any_write_becomes_the_run_that_was_not(
 def test_ctrl_c_within_a_step_saves_the_step_before_with_its_place_in_the_data(
     recipe: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def within_step_5(_rollouter: Rollouter, _task: object, _completion: object, name: str) -> bool:
+    def within_step_5(_sampler: Sampler, _task: object, _completion: object, name: str) -> bool:
         return name.startswith("5/2")
 
     with monkeypatch.context() as patched:
-        die_at(patched, Rollouter, "_verify", within_step_5)
+        die_at(patched, Sampler, "_verify", within_step_5)
         run = killed(recipe)
     saved = latest_checkpoint(run / "checkpoints")
     assert saved is not None

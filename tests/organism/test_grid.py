@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from benchmarks.organism import grid
-from benchmarks.organism.arms import ARMS, MINI_BATCHES, Arm, arm_recipe
+from benchmarks.organism.arms import ARMS, BRANCHED, MINI_BATCHES, Arm, arm_recipe
 from benchmarks.organism.bed import recipe
 from benchmarks.organism.settings import OrganismSettings
 from benchmarks.organism.summary import accuracy_at, summarise
@@ -144,6 +144,7 @@ def test_the_curve_counts_every_token_that_was_sampled(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arm", ARMS)
 def test_an_arm_trains_and_gives_its_line(arm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = write_recipe(tmp_path).model_dump(mode="json")
+    tree["rollout"]["samples_per_prompt"] = 16 if arm in BRANCHED else 8
     base = parse_recipe({**tree, "evaluation": {"tasks": 4, "samples": 1}})
     monkeypatch.setattr(grid, "make_organism", lambda: SimpleNamespace(recipe=base))
     line = json.loads(json.dumps(grid.run_one(arm, 1, steps=2, every=1)))

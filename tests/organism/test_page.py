@@ -38,5 +38,5 @@ def test_the_arm_is_one() -> None:
 
 
 def test_the_arms_that_are_named_are_there() -> None:
-    (said,) = re.findall(r"other fields; (.*) are there", PAGE)
+    (said,) = re.findall(r"other fields; (.*?) are there", PAGE, re.DOTALL)
     assert re.findall("`([a-z_]+)`", said) == [*arms.ARMS]
