@@ -36,6 +36,7 @@ from turnpoint._arrays import token_array as token_array
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
+PASSED = 0.5  # a reward above it counts as success, where success is yes or no
 
 
 # --- what is asked ------------------------------------------------------------------------------
@@ -293,6 +294,11 @@ class Verdict:
             raise ValueError("a valid verdict needs a reward")
         if not self.valid and not self.reason:
             raise ValueError("an invalid verdict needs a reason")
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is valid and the reward above `PASSED`."""
+        return self.valid and self.reward is not None and self.reward > PASSED
 
     @staticmethod
     def scored(

@@ -110,9 +110,12 @@ def test_it_says_where_it_writes_before_anything_is_written(tmp_path: Path) -> N
 
 
 def test_without_trackers_nothing_happens() -> None:
-    with Trackers.of(TrackersConfig(), folder=Path("/no/such/folder"), say=_ignore) as trackers:
+    folder, said = Path("/no/such/folder"), list[str]()
+    with Trackers.of(TrackersConfig(), folder=folder, say=said.append) as trackers:
         trackers.start()
         trackers.write(1, {"reward": 1.0})
+    assert said == []
+    assert not folder.exists()
 
 
 def test_a_run_that_is_refused_opens_no_tracker(tmp_path: Path) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 from turnpoint.branching.candidates import Candidates
 from turnpoint.branching.selection import select_branch_points
-from turnpoint.protocols import Engine, Root, ScoreRequest, Scores
-from turnpoint.types import Account, BranchPoint, TokenIds, TokenKind, token_array
+from turnpoint.protocols import Engine, Examination, Root, ScoreRequest, Scores
+from turnpoint.types import Account, BranchPoint, Floats, Insight, TokenIds, TokenKind, token_array
+
+_NOTHING: Mapping[str, Floats] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +28,19 @@ class Selection:
     skip_first: int
     skip_last: int
 
-    def points(self, root: Root, scores: npt.ArrayLike, *, rule: str) -> tuple[BranchPoint, ...]:
-        """Returns the points that `scores` [n], one per token of the root, give; the best first."""
+    def examination(
+        self,
+        root: Root,
+        scores: npt.ArrayLike,
+        *,
+        rule: str,
+        account: Account,
+        quantities: Mapping[str, Floats] = _NOTHING,
+    ) -> Examination:
+        """Returns what `scores` [n], one per token of the root, find, the best point first, and their cost.
+
+        `quantities` are recorded beside, by name, [n] each.
+        """
         values = np.asarray(scores, dtype=np.float64)
         chosen = select_branch_points(
             values.tolist(),
@@ -35,7 +50,9 @@ class Selection:
             skip_first=self.skip_first,
             skip_last=self.skip_last,
         )
-        return tuple(BranchPoint(position=at, score=float(values[at]), rule=rule) for at in chosen)
+        points = tuple(BranchPoint(position=at, score=float(values[at]), rule=rule) for at in chosen)
+        insight = Insight(rule=rule, asked=self.count, found=len(points), quantities=quantities)
+        return Examination(points=points, insight=insight, account=account)
 
 
 async def score_root(

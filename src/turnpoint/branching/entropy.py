@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from turnpoint.branching.common import Selection, score_root
 from turnpoint.protocols import Engine, Examination, Root
-from turnpoint.types import Insight
 
 NAME = "entropy"
 
@@ -27,11 +26,6 @@ class EntropyRule:
             root, engine, prompt_ids=root.prompt_ids, name="base", entropy=True
         )
         assert scores.entropy is not None
-        points = self.selection.points(root, scores.entropy, rule=NAME)
-        insight = Insight(
-            rule=NAME,
-            asked=self.selection.count,
-            found=len(points),
-            quantities={"entropy": scores.entropy},
+        return self.selection.examination(
+            root, scores.entropy, rule=NAME, account=account, quantities={"entropy": scores.entropy}
         )
-        return Examination(points=points, insight=insight, account=account)

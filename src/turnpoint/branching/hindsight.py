@@ -14,7 +14,7 @@ for that root and the insight says why.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from turnpoint.branching.gate import Gate
 from turnpoint.branching.reflector import Reflector
 from turnpoint.branching.scores import directed_scores
 from turnpoint.protocols import Engine, Examination, Renderer, Root
-from turnpoint.types import Account, Floats, Insight, float_array
+from turnpoint.types import Account, Floats, float_array
 
 NAME = "hindsight"
 
@@ -83,7 +83,8 @@ class HindsightRule:
         if not doubt and length > engine.capabilities.context_length:
             doubt = f"hindsight and root are {length} tokens, more than the context"
         if doubt:
-            return await self._set_aside(root, engine, told, doubt)
+            found = await EntropyRule(selection=self.selection).examine(root, engine)
+            return _with(found, told, set_aside=doubt)
         hindsight, cost = await score_root(root, engine, prompt_ids=prompt_ids, name="hindsight")
         base, entropy, base_cost = await self._base(root, engine)
         scores = directed_scores(
@@ -92,19 +93,16 @@ class HindsightRule:
             direction=self.direction,
             weigh_alternatives=self.weigh_alternatives,
         ).numpy()
-        points = self.selection.points(root, scores, rule=NAME)
         with np.errstate(invalid="ignore"):  # two impossible tokens have no difference
             change = float_array(hindsight.logprobs - base)
-        insight = Insight(
+        found = self.selection.examination(
+            root,
+            scores,
             rule=NAME,
-            asked=self.selection.count,
-            found=len(points),
-            hindsight=told.hindsight,
-            reflection=told.reflection,
-            agrees=told.agrees,
+            account=cost + base_cost,
             quantities={"hindsight": change, **({} if entropy is None else {"entropy": entropy})},
         )
-        return Examination(points=points, insight=insight, account=told.account + cost + base_cost)
+        return _with(found, told)
 
     async def _base(self, root: Root, engine: Engine) -> tuple[Floats, Floats | None, Account]:
         if self.base_from_decode:
@@ -128,7 +126,7 @@ class HindsightRule:
 
     def _weigh(self, root: Root, record: str, reflection: str, account: Account) -> _Told:
         """Returns what is told with `reflection`, in doubt where it or the gate says so."""
-        succeeded = (root.verdict.reward or 0.0) > texts.PASSED
+        succeeded = root.verdict.passed
         said = texts.parse_outcome(reflection)
         doubt = ""
         if self.gate is not None and said is not succeeded:
@@ -147,16 +145,14 @@ class HindsightRule:
             doubt=doubt,
         )
 
-    async def _set_aside(self, root: Root, engine: Engine, told: _Told, doubt: str) -> Examination:
-        found = await EntropyRule(selection=self.selection).examine(root, engine)
-        insight = Insight(
-            rule=found.insight.rule,
-            asked=found.insight.asked,
-            found=found.insight.found,
-            set_aside=doubt,
-            hindsight=told.hindsight,
-            reflection=told.reflection,
-            agrees=told.agrees,
-            quantities=found.insight.quantities,
-        )
-        return Examination(points=found.points, insight=insight, account=told.account + found.account)
+
+def _with(found: Examination, told: _Told, *, set_aside: str = "") -> Examination:
+    """Returns what was found together with what the policy was told, and what that cost."""
+    insight = replace(
+        found.insight,
+        set_aside=set_aside,
+        hindsight=told.hindsight,
+        reflection=told.reflection,
+        agrees=told.agrees,
+    )
+    return replace(found, insight=insight, account=told.account + found.account)

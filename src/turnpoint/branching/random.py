@@ -9,7 +9,7 @@ import numpy as np
 
 from turnpoint.branching.common import Selection
 from turnpoint.protocols import Engine, Examination, Root
-from turnpoint.types import Account, Insight
+from turnpoint.types import Account
 
 NAME = "random"
 
@@ -26,6 +26,5 @@ class RandomRule:
         """Returns the points; they cost nothing."""
         name = hashlib.blake2b(root.id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         draws = np.random.Generator(np.random.Philox(key=[self.seed, int.from_bytes(name, "little")]))
-        points = self.selection.points(root, draws.random(len(root.completion.token_ids)), rule=NAME)
-        insight = Insight(rule=NAME, asked=self.selection.count, found=len(points))
-        return Examination(points=points, insight=insight, account=Account())
+        scores = draws.random(len(root.completion.token_ids))
+        return self.selection.examination(root, scores, rule=NAME, account=Account())

@@ -11,7 +11,7 @@ say how it numbers them; a root of one line has no steps.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -58,9 +58,8 @@ class StepsRule:
         scores = np.full(len(root.completion.token_ids), np.nan)
         for rank, number in enumerate(named, start=1):
             scores[starts[number - 1]] = 1 / rank
-        points = self.selection.points(root, scores, rule=NAME)
-        insight = Insight(rule=NAME, asked=self.selection.count, found=len(points), reflection=answer.text)
-        return Examination(points=points, insight=insight, account=account)
+        found = self.selection.examination(root, scores, rule=NAME, account=account)
+        return replace(found, insight=replace(found.insight, reflection=answer.text))
 
     def _starts(self, token_ids: TokenIds) -> list[int]:
         """Returns where lines that say something begin, among the tokens that may be forked and the first."""

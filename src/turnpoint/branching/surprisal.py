@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from turnpoint.branching.common import Selection, score_root
 from turnpoint.protocols import Engine, Examination, Root
-from turnpoint.types import Insight
 
 NAME = "surprisal"
 
@@ -24,11 +23,7 @@ class SurprisalRule:
     async def examine(self, root: Root, engine: Engine) -> Examination:
         """Returns the points; one prefill of the root pays for them."""
         scores, account = await score_root(root, engine, prompt_ids=root.prompt_ids, name="base")
-        points = self.selection.points(root, -scores.logprobs, rule=NAME)
-        insight = Insight(
-            rule=NAME,
-            asked=self.selection.count,
-            found=len(points),
-            quantities={"surprisal": -scores.logprobs},
+        surprisal = -scores.logprobs
+        return self.selection.examination(
+            root, surprisal, rule=NAME, account=account, quantities={"surprisal": surprisal}
         )
-        return Examination(points=points, insight=insight, account=account)

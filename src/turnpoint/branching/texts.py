@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from turnpoint.protocols import Root
 from turnpoint.types import FinishReason, Message, Task
 
-PASSED = 0.5  # a reward above it counts as success
 CUT = " [... cut]"
 CUT_OFF = "The attempt was cut off at its length limit before it had ended."
 

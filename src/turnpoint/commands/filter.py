@@ -20,10 +20,10 @@ from turnpoint.reports.findings import invalid_text
 from turnpoint.reports.pass_rates import histogram, spread, wider
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.text import plural
-from turnpoint.rollout.difficulty import PASSED, PassRate, RatesFile, judge_tasks
+from turnpoint.rollout.difficulty import PassRate, RatesFile, judge_tasks
 from turnpoint.tasks import Dataset
 from turnpoint.tasks.write import task_row, write_rows
-from turnpoint.types import Json, Message, Task
+from turnpoint.types import PASSED, Json, Message, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from turnpoint.branching.allocation import allocate_continuations
-from turnpoint.branching.texts import PASSED
 from turnpoint.protocols import BranchRule, Examination, Root
 from turnpoint.rollout.concurrency import all_of
 from turnpoint.rollout.sampler import Progress, Rollout, Sampler
@@ -111,7 +110,7 @@ async def grow(
     if not branching.rule.needs_siblings:
         return await all_of(alone(index) for index in range(branching.roots))
     roots = await all_of(sample_root(index) for index in range(branching.roots))
-    solved = {index: root.completion.text for index, root in enumerate(roots) if _passed(root)}
+    solved = {index: root.completion.text for index, root in enumerate(roots) if root.verdict.passed}
     return await all_of(
         family(index, root, tuple(text for other, text in solved.items() if other != index))
         for index, root in enumerate(roots)
@@ -135,7 +134,3 @@ def _places(branching: Branching, points: tuple[BranchPoint, ...]) -> list[Branc
     whole = len(points) == len(branching.continuations)
     shares = branching.continuations if whole else allocate_continuations(total, len(points))
     return [point for point, share in zip(points, shares, strict=True) for _ in range(share)]
-
-
-def _passed(rollout: Rollout) -> bool:
-    return (rollout.verdict.reward or 0.0) > PASSED

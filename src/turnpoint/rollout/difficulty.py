@@ -21,8 +21,6 @@ from turnpoint.rollout.concurrency import all_of
 from turnpoint.rollout.rollouter import Rollouter
 from turnpoint.types import Group, Json, Task, TokenKind
 
-PASSED = 0.5  # a reward above this counts as passed
-
 _MARK = "pass rates"
 
 
@@ -35,7 +33,7 @@ class PassRate:
     """
 
     task_id: str
-    passed: int  # rollouts with a reward above `PASSED`
+    passed: int  # rollouts
     valid: int  # rollouts with a reward
     invalid: Mapping[str, int] = field(default_factory=dict[str, int])  # rollouts without one, by reason
 
@@ -55,11 +53,10 @@ class PassRate:
 def pass_rate(group: Group) -> PassRate:
     """Returns how often the task of `group` was solved; invalid members are counted apart."""
     verdicts = [member.verdict for member in group.members]
-    rewards = [verdict.reward for verdict in verdicts if verdict.valid and verdict.reward is not None]
     return PassRate(
         task_id=group.task.id,
-        passed=sum(reward > PASSED for reward in rewards),
-        valid=len(rewards),
+        passed=sum(verdict.passed for verdict in verdicts),
+        valid=sum(verdict.valid for verdict in verdicts),
         invalid=Counter(verdict.reason for verdict in verdicts if not verdict.valid),
     )
 
