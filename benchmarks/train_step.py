@@ -60,37 +60,40 @@ def main() -> None:
 
 def compare(arguments: argparse.Namespace, dtype: str) -> dict[str, Any]:
     """Returns times, ratio, and how far the gradients of the two ways are apart."""
-    group, step = make_step(arguments)
-    folder = folder_of(arguments.model)
+    group, credits = make_group(arguments)
+    measured = measure(group, credits, model=arguments.model, dtype=dtype, repeats=arguments.repeats)
+    return {"benchmark": "train_step", "dtype": dtype, "rollouts": arguments.rollouts, **measured}
+
+
+def measure(
+    group: Group, credits: list[SegmentCredit], *, model: str, dtype: str, repeats: int
+) -> dict[str, Any]:
+    """Runs forward and backward of `group` as a packed tree and as padded rows, by turns."""
+    step = pack_step([(group, credits)], max_tokens=10**6, aggregation="token", max_new_tokens=10**6)
+    folder = folder_of(model)
     ours, peer = load(folder, dtype), load(folder, dtype)
     peer.set_attn_implementation("sdpa")
     trainer = Trainer(Decoder(ours, vocab_size=ours.config.vocab_size), learning_rate=1e-6)
     ways: dict[str, Callable[[], float]] = {
         "tree": lambda: trainer.forward_backward(step)["loss"].value or 0.0,
-        "padded_rows": lambda: padded_rows(peer, group, step),
+        "padded_rows": lambda: padded_rows(peer, group, credits, step),
     }
-    grads: dict[str, dict[str, Tensor]] = {}
     losses: dict[str, float] = {}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     cpu_seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(arguments.repeats + 1):  # the first warms up
+    for _ in range(repeats + 1):  # the first warms up
+        trainer.zero_grad()
+        peer.zero_grad()
         for name, way in ways.items():
             start, cpu_start = time.perf_counter(), time.process_time()
             losses[name] = way()
             seconds[name].append(time.perf_counter() - start)
             cpu_seconds[name].append(time.process_time() - cpu_start)
-        grads = {
-            "tree": {name: grad.clone() for name, grad in trainer.gradients().items()},
-            "padded_rows": {name: weight.grad.float() for name, weight in peer.named_parameters()},
-        }
-        trainer.zero_grad()
-        peer.zero_grad()
+    tree = dict(trainer.gradients())
+    rows = {name: weight.grad.float() for name, weight in peer.named_parameters()}
     medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}
     cpu_medians = {name: statistics.median(times[1:]) for name, times in cpu_seconds.items()}
     return {
-        "benchmark": "train_step",
-        "dtype": dtype,
-        "rollouts": arguments.rollouts,
         "trained_tokens": step.trained_tokens,
         "tokens": {"tree": step.packed_tokens, "padded_rows": padded_tokens(group)},
         "seconds": {name: round(value, 3) for name, value in medians.items()},
@@ -101,12 +104,13 @@ def compare(arguments: argparse.Namespace, dtype: str) -> dict[str, Any]:
         "ratio": round(medians["padded_rows"] / medians["tree"], 2),
         "cpu_ratio": round(cpu_medians["padded_rows"] / cpu_medians["tree"], 2),
         "losses": losses,
-        "gradient_difference": distance(grads["tree"], grads["padded_rows"]),
+        "gradient_difference": distance(tree, rows),
+        "largest_gradient_difference": largest(tree, rows),
     }
 
 
-def make_step(arguments: argparse.Namespace) -> tuple[Group, PackedStep]:
-    """Returns one group of random tokens with random advantages, and the step it packs to."""
+def make_group(arguments: argparse.Namespace) -> tuple[Group, list[SegmentCredit]]:
+    """Returns one group of random tokens with random advantages."""
     rng = np.random.default_rng(0)
     tree = TreeBuilder()
     prompt_tokens: int = arguments.prompt_tokens
@@ -140,35 +144,43 @@ def make_step(arguments: argparse.Namespace) -> tuple[Group, PackedStep]:
         for credit in credits
     ]
     task = Task(id="random", messages=(Message(role="user", content=""),), answer="")
-    group = Group(id="random", task=task, tree=tree.freeze(), members=tuple(members))
-    step = pack_step([(group, credits)], max_tokens=10**6, aggregation="token", max_new_tokens=10**6)
-    return group, step
+    return Group(id="random", task=task, tree=tree.freeze(), members=tuple(members)), credits
 
 
-def padded_rows(model: Any, group: Group, step: PackedStep) -> float:
-    """Runs forward and backward of the same loss on one right-padded batch; returns the loss."""
+def padded_rows(model: Any, group: Group, credits: list[SegmentCredit], step: PackedStep) -> float:
+    """Runs forward and backward of the same loss on one row per member; returns the loss."""
     prompt = len(group.tree.segments[0])
     rows = [torch.tensor(group.tree.path_ids(member.leaf).tolist()) for member in group.members]
-    ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    lengths = torch.tensor([len(row) for row in rows])
-    mask = torch.arange(ids.shape[1]) < lengths[:, None]
-    completion = ids.shape[1] - prompt
-    output = model(input_ids=ids, attention_mask=mask.long(), logits_to_keep=completion + 1, use_cache=False)
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    present = torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
+    output = model(
+        input_ids=ids,
+        attention_mask=present.long(),
+        logits_to_keep=ids.shape[1] - prompt + 1,
+        use_cache=False,
+    )
     laws = torch.log_softmax(output.logits[:, :-1].float(), dim=-1)
     logprobs = laws.gather(-1, ids[:, prompt:, None]).squeeze(-1)
-    trained = mask[:, prompt:]
-    (tree,) = step.trees
-    old, advantages = torch.zeros(trained.shape), torch.zeros(trained.shape)
-    old[trained], advantages[trained] = tree.old_logprobs, tree.advantages
+    own = torch.zeros(logprobs.shape, dtype=torch.bool)
+    old, advantages = torch.zeros(logprobs.shape), torch.zeros(logprobs.shape)
+    for row, (path, credit) in enumerate(zip(rows, credits, strict=True)):
+        segment = group.tree.segments[credit.segment]
+        assert segment.logprobs is not None
+        sampled = slice(len(path) - len(segment) - prompt, len(path) - prompt)
+        own[row, sampled] = True
+        old[row, sampled] = torch.tensor(segment.logprobs)
+        advantages[row, sampled] = torch.tensor(credit.advantages)
     loss, _ = policy_gradient_loss(
-        logprobs=logprobs,
-        old_logprobs=old,
-        advantages=advantages,
-        mask=trained,
-        denominator=step.denominator,
+        logprobs=logprobs, old_logprobs=old, advantages=advantages, mask=own, denominator=step.denominator
     )
     loss.backward()
     return float(loss.detach())
+
+
+def largest(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
+    """Returns the largest |left - right| / |right| of any weight."""
+    squares = {name: float(grad.square().sum()) for name, grad in right.items()}
+    return max(float((left[name] - right[name]).square().sum() / it) for name, it in squares.items()) ** 0.5
 
 
 def head_memory() -> dict[str, Any]:
