@@ -176,6 +176,11 @@ def test_every_aggregation_takes_suffixes(recipe: Path, loss: str) -> None:
     assert all(step.metrics["grad_norm"] > 0 for step in steps(folder))
 
 
+def test_a_reflection_without_room_is_one_line(turnpoint: Command, recipe: Path) -> None:
+    answer = turnpoint("train", recipe, *SHAPE, "rollout.branching.rule.source.max_tokens=256")
+    assert is_one_line(answer, "a reflection of up to 256 tokens has no room in the context of 256")
+
+
 def test_a_shape_that_does_not_fit_is_one_line(turnpoint: Command, recipe: Path) -> None:
     answer = turnpoint("train", recipe, "rollout.branching={}")
     assert is_one_line(answer, "rollout.branching: 2 x (1 + 4 + 3) = 16 rollouts, and rollout.samples")

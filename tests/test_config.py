@@ -247,6 +247,11 @@ def test_truncated_sampling_is_refused_with_the_reason(key: str) -> None:
             "rollout.branching.rule.base = decode needs sampling.temperature = 1, not 0.7: roots are scored "
             "at temperature 1; use base = prefill",
         ),
+        (
+            {"rollout": {"samples_per_prompt": 16, "branching": {"min_gap": 10**18}}},
+            "rollout.branching: 2 points 1000000000000000000 tokens apart, behind the first 1 and before the "
+            "last 0, never fit into sampling.max_new_tokens = 256; lower min_gap, skip_first or skip_last",
+        ),
         ({"kl": {"coef": 0.0}}, "kl.coef = 0.0: Input should be greater than 0"),
         ({"loss": {"dual_clip": 1.1}}, "loss: dual_clip = 1.1 is inside the clip of 1 + clip_high = 1.28"),
         ({"tasks": {"kind": "json"}}, "tasks.kind = 'json': it is one of jsonl, parquet, hub, reasoning_gym"),

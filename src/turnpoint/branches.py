@@ -24,7 +24,7 @@ from turnpoint.config import (
     StepsRuleConfig,
     SurprisalRuleConfig,
 )
-from turnpoint.errors import ModelError
+from turnpoint.errors import ModelError, RecipeError
 from turnpoint.models.renderer import ChatRenderer
 from turnpoint.protocols import BranchRule
 from turnpoint.rollout.branched import Branching
@@ -41,7 +41,8 @@ class Branches:
 def make_branches(config: RunConfig, policy: Policy) -> Branches | None:
     """Returns how groups of `config` fork; None when they do not.
 
-    Raises ModelError when reflections are asked of a model without a chat template.
+    Raises ModelError when reflections are asked of a model without a chat template, and RecipeError when its
+    context has no room for them.
     """
     shape = config.rollout.branching
     if shape is None:
@@ -112,6 +113,11 @@ def _reflector(config: RunConfig, policy: Policy, max_tokens: int) -> Reflector:
         raise ModelError(
             f"rollout.branching.rule: {policy.model.source} has no chat template by which to ask for a "
             f"reflection; use rule.source.kind = feedback or sibling, or another rule"
+        )
+    if max_tokens >= policy.model.context_length:
+        raise RecipeError(
+            f"rollout.branching.rule: a reflection of up to {max_tokens} tokens has no room in the context "
+            f"of {policy.model.context_length}; lower its max_tokens"
         )
     return Reflector(
         renderer=ChatRenderer(policy.model.tokenizer, stop_ids=policy.model.stop_ids),

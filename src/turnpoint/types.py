@@ -441,6 +441,8 @@ class Group:
                 f"{policy}, owned {sorted(owned)}"
             )
         for index, member in enumerate(self.members):
+            if not 0 <= member.leaf < len(self.tree.segments):
+                raise ValueError(f"group {self.id}: member {index} ends in segment {member.leaf}: none")
             if isinstance(member.origin, BranchOrigin) and not 0 <= member.origin.root < index:
                 raise ValueError(
                     f"group {self.id}: member {index} branches from {member.origin.root}, which does "

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import turnpoint as tp
+from tests.disk import file_size_limit
 from tests.reports.pages import blobs, overview
 from tests.tiny import save_tiny_model
 from tests.typed import Command, is_one_line
@@ -96,6 +97,20 @@ def test_what_is_no_run_is_one_line(turnpoint: Command, run: Path, tmp_path: Pat
     shutil.copy(run / "recipe.yaml", tmp_path / "empty")
     assert is_one_line(turnpoint("report", tmp_path / "empty"), "nothing to show yet")
     assert is_one_line(turnpoint("report", run, "--out", tmp_path / "no" / "x.html"), "cannot write the page")
-    assert is_one_line(turnpoint("report", run, "--out", tmp_path), "cannot write the page")
+    for place in (tmp_path, run / "rollouts.jsonl", run / "recipe.yaml", Path("/dev/null")):
+        before = place.read_bytes() if place.is_file() else b""
+        assert is_one_line(turnpoint("report", run, "--out", place), "exists and is no page of turnpoint")
+        assert before == (place.read_bytes() if place.is_file() else b"")
+    assert turnpoint("report", run).status == 0
+    earlier = (run / "report.html").read_bytes()
+    with file_size_limit(len(earlier) // 2):
+        assert is_one_line(turnpoint("report", run), "cannot write the page: File too large")
+    assert (run / "report.html").read_bytes() == earlier
+    assert not list(run.glob(".report*"))
+    assert turnpoint("report", run).status == 0  # an earlier page is replaced
+    assert is_one_line(turnpoint("report", run / "recipe.yaml"), "it is a file")
+    line = (run / "rollouts.jsonl").read_text()
+    (run / "rollouts.jsonl").write_text(line.replace('"leaf":2', '"leaf":99'))
+    assert is_one_line(turnpoint("report", run), "is no recorded group")
     (run / "rollouts.jsonl").write_text("no group\n")
     assert is_one_line(turnpoint("report", run), "rollouts.jsonl: line 1 is no recorded group")

@@ -14,7 +14,7 @@ from turnpoint.config import load_recipe
 from turnpoint.errors import DataError
 from turnpoint.objective import make_advantage
 from turnpoint.reports.group_lines import group_lines
-from turnpoint.reports.page.build import PageBuilder
+from turnpoint.reports.page.build import PageBuilder, check_place
 from turnpoint.reports.page.head import recipe_head
 from turnpoint.reports.terminal import Terminal
 from turnpoint.types import Group
@@ -28,6 +28,8 @@ def inspect(
     `source` is a recipe, or a run folder, whose latest checkpoint then samples. `out`: where the group goes
     as a page too. Raises UserError when there is no such recipe or problem, or no place to write.
     """
+    if out is not None:
+        check_place(Path(out))
     terminal = Terminal()
     config = load_recipe(recipe_of(Path(source)), overrides)
     problems = read_problems(config, terminal)

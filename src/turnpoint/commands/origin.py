@@ -54,6 +54,11 @@ class Origin:
     @staticmethod
     def read(folder: RunFolder) -> Origin:
         """Returns what `write` wrote; raises RunFolderError in one line when it is not that."""
+        if not folder.origin.exists():
+            raise RunFolderError(
+                f"{folder.origin} is not there, and with it what the run began with; bring it back, or start "
+                f"a new run"
+            )
         try:
             return _ORIGIN.validate_python(folder.read_origin())
         except ValidationError as error:

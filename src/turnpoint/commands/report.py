@@ -13,7 +13,7 @@ from turnpoint.errors import ModelError, RunFolderError
 from turnpoint.models.locate import model_folder
 from turnpoint.models.pretrained import read_tokenizer
 from turnpoint.objective import make_advantage
-from turnpoint.reports.page.build import Built, PageBuilder
+from turnpoint.reports.page.build import Built, PageBuilder, check_place
 from turnpoint.reports.page.head import sft_head, train_head
 from turnpoint.reports.run_log import RunFolder, StepRecord, read_evaluations, read_held_out, read_metrics
 from turnpoint.reports.terminal import Terminal
@@ -29,8 +29,11 @@ def report(run: str | Path, out: str | Path | None = None) -> Path:
     """
     folder = RunFolder(path=Path(run))
     if not folder.recipe.is_file():
-        what = "holds no recipe.yaml" if folder.path.is_dir() else "is not there"
+        missing = "is a file" if folder.path.exists() else "is not there"
+        what = "holds no recipe.yaml" if folder.path.is_dir() else missing
         raise RunFolderError(f"{run} is no run folder: it {what}; give one that turnpoint train or sft made")
+    place = folder.path / "report.html" if out is None else Path(out)
+    check_place(place)
     terminal = Terminal()
     config = load_run_recipe(folder.recipe)
     steps = read_metrics(folder.metrics) if folder.metrics.exists() else []
@@ -41,12 +44,10 @@ def report(run: str | Path, out: str | Path | None = None) -> Path:
     notes = _read_groups(builder, folder, terminal)
     tokenizer = None
     if folder.rollouts.exists():
-        tokenizer, missing = _tokenizer(config.model.path)
-        notes += missing
+        tokenizer, why_not = _tokenizer(config.model.path)
+        notes += why_not
     with terminal.phase("writing the page"):
-        built = builder.write(
-            folder.path / "report.html" if out is None else Path(out), head, tokenizer=tokenizer, notes=notes
-        )
+        built = builder.write(place, head, tokenizer=tokenizer, notes=notes)
     _say(terminal, built)
     return built.path
 

@@ -120,6 +120,14 @@ class RunConfig(Recipe):
                 f"{made} rollouts, and rollout.samples_per_prompt = {size}; set samples_per_prompt = "
                 f"{made}{instead}"
             )
+        longest = self.sampling.max_new_tokens
+        apart = (len(shape.continuations) - 1) * shape.min_gap
+        if shape.skip_first + shape.skip_last + apart >= longest:
+            raise ValueError(
+                f"rollout.branching: {len(shape.continuations)} points {shape.min_gap} tokens apart, behind "
+                f"the first {shape.skip_first} and before the last {shape.skip_last}, never fit into "
+                f"sampling.max_new_tokens = {longest}; lower min_gap, skip_first or skip_last"
+            )
         decode = isinstance(shape.rule, HindsightRuleConfig) and shape.rule.base == "decode"
         if decode and self.sampling.temperature != 1:
             raise ValueError(

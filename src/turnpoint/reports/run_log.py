@@ -84,7 +84,7 @@ class RunFolder:
         if not (folder.recipe.is_file() and folder.checkpoints.is_dir()):
             raise RunFolderError(
                 f"{path} is no run folder: it lacks recipe.yaml or checkpoints/; give a folder that turnpoint"
-                f" train has made, or a recipe"
+                f" train or sft has made, or a recipe"
             )
         return folder
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from turnpoint.reports.page.vocabulary import Vocabulary
 from turnpoint.types import Group
 
 ROOM = 36_000_000  # characters for groups; the rest of a page is far below 4 MB
+MARK = b'<meta name="generator" content="turnpoint">'  # in template.html
 _HERE = Path(__file__).parent
 SCRIPTS = ("data.js", "text.js", "curves.js", "head.js", "table.js", "tree.js", "inspector.js", "page.js")
 
@@ -58,7 +60,11 @@ class PageBuilder:
     def write(
         self, out: Path, head: Mapping[str, Any], *, tokenizer: Any | None, notes: Sequence[str] = ()
     ) -> Built:
-        """Writes the page to `out`, whole or not at all; raises RunFolderError when that cannot be."""
+        """Writes the page to `out`, whole or not at all; raises RunFolderError when that cannot be.
+
+        An earlier page is replaced, and nothing else (`check_place`).
+        """
+        check_place(out)
         texts, tokens = dict(self._room.kept("texts")), dict(self._room.kept("tokens"))
         said = (*notes, *_left_out(len(self._rows), texts=len(texts), tokens=len(tokens)))
         overview = {
@@ -99,10 +105,22 @@ def _left_out(groups: int, *, texts: int, tokens: int) -> list[str]:
     return said
 
 
+def check_place(out: Path) -> None:
+    """Raises RunFolderError when something stands at `out` that is no page of turnpoint."""
+    try:
+        if not out.exists() or (out.is_file() and MARK in out.read_bytes()[:1000]):
+            return
+    except OSError as error:
+        raise RunFolderError(f"{out}: cannot write the page: {error.strerror or error}") from error
+    raise RunFolderError(f"{out} exists and is no page of turnpoint; choose another place")
+
+
 def _replace(out: Path, page: bytes) -> None:
     beside = out.with_name(f".{out.name}-partial")
     try:
         beside.write_bytes(page)
         beside.replace(out)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)  # on a full disk, above all
         raise RunFolderError(f"{out}: cannot write the page: {error.strerror or error}") from error
