@@ -5,10 +5,11 @@ root y is drawn, cut before position p, and continuations keep y_<p. Each sample
 
     slope(s, a) = d(s) pi(a | s) (Q(s, a) - V(s))
 
-for the gradient of the expected reward in the logit of a at s; d(s) is the chance that a rollout visits s. The
-expected gradient of one member's token at position t is a factor times `slope` at the states of depth t. That
-factor follows from two facts: a rollout that also passes through the token brings the same slope, and one that
-is independent of it, given what came before, brings nothing. With n members, of which N pass through a token,
+for the gradient of the expected reward in the logit of a at s; d(s) is the chance that a rollout visits s.
+The expected gradient of one member's token at position t is a factor times `slope` at the states of depth t.
+That factor follows from two facts: a rollout that also passes through the token brings the same slope, and
+one that is independent of it, given what came before, brings nothing. With n members, of which N pass
+through a token,
 
     mean                   1 - N / n
     leave_one_out          1 - (N - 1) / (n - 1)
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -45,10 +47,11 @@ Slopes: TypeAlias = npt.NDArray[np.float64]  # [states, 2], in the logits
 
 WHOLE: list[Ids] = list(itertools.product(range(2), repeat=LENGTH))
 STATES: list[Ids] = [ids for n in range(LENGTH) for ids in itertools.product(range(2), repeat=n)]
-LOGITS = np.random.Generator(np.random.Philox(7)).normal(0.0, 1.0, (len(STATES), 2))
+ROW = {state: row for row, state in enumerate(STATES)}
+LOGITS = np.random.Generator(np.random.Philox(1)).normal(0.0, 1.0, (len(STATES), 2))
 LAW = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
-REWARDS = dict(zip(WHOLE, (420.0 * it for it in (2, 0, 1, 0, 0, 1, 0, 2)), strict=True))
-# Multiples of 420: a mean of up to seven is a whole number, and credits, which are float32, are exact.
+REWARDS = dict(zip(WHOLE, (420.0 * it for it in (1, 0, 0, 1, 0, 1, 0, 0)), strict=True))
+# 420 for a success: a mean of up to seven is a whole number, and credits, which are float32, are exact.
 
 CREDITS: dict[str, Advantage] = {
     "mean": GroupAdvantage(),
@@ -73,9 +76,10 @@ SHAPES: dict[str, Shape] = {
 # --- the policy ---------------------------------------------------------------------------------
 
 
+@functools.cache
 def chance(ids: Ids, start: int = 0) -> float:
     """The probability of ids[start:] after ids[:start]."""
-    return float(np.prod([LAW[STATES.index(ids[:t]), ids[t]] for t in range(start, len(ids))]))
+    return math.prod(float(LAW[ROW[ids[:t]], ids[t]]) for t in range(start, len(ids)))
 
 
 def value(prefix: Ids) -> float:
@@ -95,10 +99,6 @@ def slope(visits: Callable[[Ids], float] = chance) -> Slopes:
     return np.array([[visits(state)] for state in STATES]) * LAW * gain
 
 
-def depth(t: int) -> npt.NDArray[np.bool_]:
-    return np.array([[len(state) == t] for state in STATES])
-
-
 # --- all groups ---------------------------------------------------------------------------------
 
 
@@ -116,10 +116,8 @@ def families(root: Ids, index: int, forks: Forks) -> Iterator[tuple[list[Drawn],
     places = [position for position, count in forks for _ in range(count)]
     endings = (itertools.product(range(2), repeat=LENGTH - position) for position in places)
     for drawn in itertools.product(*endings):
-        found = [
-            Drawn((*root[:at], *end), at, index) for at, end in zip(places, drawn, strict=True)
-        ]
-        yield found, float(np.prod([chance(it.ids, it.start) for it in found]))
+        found = [Drawn((*root[:at], *end), at, index) for at, end in zip(places, drawn, strict=True)]
+        yield found, math.prod(chance(it.ids, it.start) for it in found)
 
 
 def all_groups(rules: Sequence[Rule]) -> Iterator[tuple[list[Drawn], float]]:
@@ -127,11 +125,12 @@ def all_groups(rules: Sequence[Rule]) -> Iterator[tuple[list[Drawn], float]]:
     for roots in itertools.product(WHOLE, repeat=len(rules)):
         whole = [Drawn(ids) for ids in roots]
         grown = (
-            families(ids, index, rule(ids)) for index, (ids, rule) in enumerate(zip(roots, rules, strict=True))
+            families(ids, index, rule(ids))
+            for index, (ids, rule) in enumerate(zip(roots, rules, strict=True))
         )
         for parts in itertools.product(*grown):
             members = [*whole, *(it for found, _ in parts for it in found)]
-            likely = float(np.prod([chance(ids) for ids in roots])) * float(np.prod([p for _, p in parts]))
+            likely = math.prod(map(chance, roots)) * math.prod(p for _, p in parts)
             yield members, likely
 
 
@@ -168,15 +167,15 @@ def credited(name: str, places: tuple[tuple[int, int], ...], rewards: tuple[floa
 
 def expected(name: str, rules: Sequence[Rule]) -> list[Slopes]:
     """Returns the expected gradient of sum_t A_t log pi(token t) over what each member sampled."""
-    total: list[Slopes] = []
+    total: list[list[list[float]]] = []
     for members, likely in all_groups(rules):
         places = tuple((it.start, it.root) for it in members)
         advantages = credited(name, places, tuple(REWARDS[it.ids] for it in members))
-        total = total or [np.zeros((len(STATES), 2)) for _ in members]
+        total = total or [[[0.0, 0.0] for _ in STATES] for _ in members]
         for weights, it, own in zip(total, members, advantages, strict=True):
             for t, advantage in enumerate(own, start=it.start):
-                weights[STATES.index(it.ids[:t]), it.ids[t]] += likely * advantage
-    return [in_logits(weights) for weights in total]
+                weights[ROW[it.ids[:t]]][it.ids[t]] += likely * advantage
+    return [in_logits(np.array(weights)) for weights in total]
 
 
 # --- what theory says ---------------------------------------------------------------------------
@@ -212,6 +211,11 @@ def root_factor(name: str, shape: Shape, forks: Forks, n: int, t: int) -> float:
             return float(len(shape) > 1 or bool(passed))
 
 
+def by_depth(factors: Sequence[float]) -> Slopes:
+    """The slopes, each times the factor of its state's depth."""
+    return np.array([[factors[len(state)]] for state in STATES]) * slope()
+
+
 def close(found: Slopes, wanted: Slopes) -> None:
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
 
@@ -219,11 +223,11 @@ def close(found: Slopes, wanted: Slopes) -> None:
 def test_slopes_are_the_gradient_of_the_expected_reward() -> None:
     logits = torch.tensor(LOGITS, requires_grad=True)
     law = logits.log_softmax(-1)
-    logprobs = [sum(law[STATES.index(ids[:t]), ids[t]] for t in range(LENGTH)) for ids in WHOLE]
+    logprobs = [sum(law[ROW[ids[:t]], ids[t]] for t in range(LENGTH)) for ids in WHOLE]
     reward = sum(torch.as_tensor(it).exp() * REWARDS[ids] for it, ids in zip(logprobs, WHOLE, strict=True))
     (gradient,) = torch.autograd.grad(torch.as_tensor(reward), [logits])
     close(slope(), gradient.numpy())
-    assert all(np.abs(slope()[np.where(depth(t))[0]]).max() > 1 for t in range(LENGTH))
+    assert all(np.abs(by_depth([float(t == at) for at in range(LENGTH)])).max() > 1 for t in range(LENGTH))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -236,7 +240,7 @@ def test_probabilities_add_up(shape: str) -> None:
 def test_every_token_gets_its_slope_times_the_factor_of_its_credit(name: str, shape: str) -> None:
     wanted = factors(name, SHAPES[shape])
     for found, row in zip(expected(name, fixed(SHAPES[shape])), wanted, strict=True):
-        close(found, sum(factor * depth(t) * slope() for t, factor in enumerate(row)))
+        close(found, by_depth(row))
 
 
 @pytest.mark.parametrize("name", CREDITS)
@@ -248,19 +252,32 @@ def test_a_point_that_is_drawn_apart_from_the_root_changes_nothing(name: str) ->
         shape: Shape = (((position, 1),), ())
         mixed += likely * sum(expected(name, fixed(shape)))
         rows = np.sum(factors(name, shape), axis=0)
-        wanted += likely * sum(factor * depth(t) * slope() for t, factor in enumerate(rows))
+        wanted += likely * by_depth(rows.tolist())
     close(mixed, wanted)
 
 
-def test_the_papers_shape_halves_what_decides_before_the_first_fork() -> None:
-    """2 x (1 + 4 + 3), too many groups to enumerate: what the factors above come to, as docs/branching.md says."""
-    shape: Shape = (((1, 4), (2, 3)),) * 2
-    rows = {name: factors(name, shape) for name in CREDITS}
-    assert rows["mean"][0] == [1 / 2, 3 / 4, 15 / 16]
-    assert rows["leave_one_out"][0] == pytest.approx([8 / 15, 12 / 15, 1.0])
-    assert rows["sibling, decay 1"][0] == [1.0, 1.0, 1.0]
-    assert rows["subtree_value"][0] == [1 / 2, 1 / 2, 3 / 4]
-    assert [rows["mean"][2][1], rows["subtree_value"][2][1], rows["subtree_value"][-1][2]] == [15 / 16, 7 / 8, 3 / 4]
+DEFAULT = {  # 2 x (1 + 4 + 3): a root's pieces, then the suffixes of the fours and of the threes
+    "mean": [1 / 2, 3 / 4, 15 / 16, 15 / 16, 15 / 16],
+    "leave_one_out": [8 / 15, 12 / 15, 1, 1, 1],
+    "sibling, decay 1/2": [1, 1, 1, 1, 1],
+    "subtree_value": [1 / 2, 1 / 2, 3 / 4, 7 / 8, 3 / 4],
+}
+
+
+@pytest.mark.parametrize("name", DEFAULT)
+def test_the_factors_of_the_default_shape(name: str) -> None:
+    """Too many groups to enumerate. Credits are linear in rewards, so that a token's factor is what it gets
+    where all that pass through it earn 1 and all others nothing."""
+    places = [(0, 0), (0, 1)] + [(at, root) for root in (0, 1) for at in (1, 1, 1, 1, 2, 2, 2)]
+
+    def factor(who: int, t: int) -> float:
+        through = [it for it, (at, root) in enumerate(places) if at > t and root == who] if who < 2 else []
+        earned = [float(it in (who, *through)) for it in range(len(places))]
+        start = places[who][0]
+        return credited(name, tuple(places), tuple(earned))[who][t - start]
+
+    pieces = [factor(0, 0), factor(0, 1), factor(0, 2), factor(2, 1), factor(6, 2)]
+    assert pieces == pytest.approx(DEFAULT[name], abs=1e-6)
 
 
 # --- where the point depends on the root --------------------------------------------------------
@@ -270,12 +287,12 @@ Place: TypeAlias = Callable[[Ids], int]
 
 def _entropy(ids: Ids) -> int:
     """The token whose law has most entropy."""
-    return max((1, 2), key=lambda at: -float(LAW[STATES.index(ids[:at])] @ np.log(LAW[STATES.index(ids[:at])])))
+    return max((1, 2), key=lambda at: -float(LAW[ROW[ids[:at]]] @ np.log(LAW[ROW[ids[:at]]])))
 
 
 def _surprisal(ids: Ids) -> int:
     """The token that was least likely."""
-    return min((1, 2), key=lambda at: LAW[STATES.index(ids[:at]), ids[at]])
+    return min((1, 2), key=lambda at: LAW[ROW[ids[:at]], ids[at]])
 
 
 def _outcome(ids: Ids) -> int:
@@ -312,7 +329,9 @@ def test_suffixes_stay_true_to_the_states_that_were_chosen(name: str, place: str
 
     def visits(state: Ids) -> float:
         kept = ((ids, chosen(ids)) for ids in WHOLE)
-        return sum(chance(ids) * chance(state, at) for ids, at in kept if len(state) >= at and state[:at] == ids[:at])
+        return sum(
+            chance(ids) * chance(state, at) for ids, at in kept if len(state) >= at and state[:at] == ids[:at]
+        )
 
     factor = {"mean": 1 - 1 / 4, "subtree_value": 1 - 1 / 3}.get(name, 1.0)
     for found in expected(name, dependent(chosen))[2:]:
@@ -346,10 +365,10 @@ def test_a_point_that_looks_ahead_biases_its_root_by_a_known_amount(name: str, p
                     decay = {"0": 0.0, "1/2": 0.5, "1": 1.0}[name.rpartition(" ")[2]]
                     carried = decay ** (at - t) * (reward - kept) if t < at else 0.0
                     advantage = (reward - other if t < at else reward - kept) + carried
-            weights[STATES.index(ids[:t]), ids[t]] += chance(ids) * advantage
+            weights[ROW[ids[:t]], ids[t]] += chance(ids) * advantage
     found, other_root, *_ = expected(name, dependent(PLACES[place]))
     close(found, in_logits(weights))
-    if not (name, place) == ("leave_one_out", "none"):
-        assert np.abs(found - slope()).max() > 1.0
+    fixed_points = [factors(name, (((at, 2),), ()))[0] for at in (1, 2)]
+    assert all(np.abs(found - by_depth(row)).max() > 1.0 for row in fixed_points)
     if name != "leave_one_out":
         close(other_root, slope())
