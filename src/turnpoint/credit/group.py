@@ -12,8 +12,8 @@ mean and none are HDL's choice (arXiv 2609.36864, after Dr. GRPO, 2503.20783); m
 
 Without std, the expected gradient of a token is that of its return, times a factor. Where rollouts share
 nothing, it is 1 under leave_one_out, which is unbiased, and 1 - 1/n under mean. Where N rollouts of a group
-pass through the token, its baseline holds their share of the same gradient: 1 - (N - 1) / (n - 1) and 1 - N / n.
-Both are for places to fork that do not depend on the tokens after them (docs/branching.md).
+pass through the token, its baseline holds their share of the same gradient: 1 - (N - 1) / (n - 1) and 1 - N
+/ n. Both are for places to fork that do not depend on the tokens after them (docs/branching.md).
 """
 
 from __future__ import annotations
