@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import turnpoint as tp
+from tests.reports.pages import overview
 from tests.runs import assert_same_run, rows
 from tests.tiny import save_tiny_model
 from tests.typed import Command, is_one_line
@@ -90,6 +91,34 @@ def test_reflections_are_weighed_against_the_verifier(recipe: Path, long_folder:
     assert insight is not None
     assert insight.rule == "entropy"
     assert "the reflection says no outcome" in insight.set_aside
+
+
+ACCOUNTED = [
+    *(f"tokens/{kind}" for kind in TokenKind),
+    *(
+        f"branching/{it}"
+        for it in ("depth", "points", "agreement", "set_aside", "redrawn", "spread", "fresh")
+    ),
+    *("seconds/reflect", "seconds/score", "seconds/examination_share", "signal", "cache_hit"),
+]
+
+
+def test_what_a_step_cost_is_accounted_for(turnpoint: Command, recipe: Path, long_folder: Path) -> None:
+    rule = RULES["reflected"]
+    answer = turnpoint("train", recipe, *SHAPE, f"rollout.branching.rule={rule}", f"model.path={long_folder}")
+    assert answer.status == 0, answer.err
+    folder = recipe.parent / "runs" / "tiny"
+    for step in steps(folder):
+        assert set(ACCOUNTED) <= set(step.metrics)
+        assert step.metrics["seconds/reflect"] > 0
+        assert step.metrics["seconds/score"] > 0
+        assert 0 < step.metrics["seconds/examination_share"] < 1
+        assert 0 < step.metrics["cache_hit"] < 1
+    assert answer.out.count("summed over roots,") == 2 + 1  # steps, and the end
+    assert turnpoint("report", folder).status == 0
+    page = overview(folder / "report.html")
+    assert {"seconds/reflect", "seconds/score"} <= set(page["curves"]["figures"])
+    assert any("reflections took" in it["text"] for it in page["findings"])
 
 
 def test_a_model_that_names_no_steps_gives_rollouts_from_the_prompt(recipe: Path, long_folder: Path) -> None:
