@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
+from turnpoint._lines import described
 from turnpoint.config import (
     FunctionVerifierConfig,
     ModelConfig,
@@ -60,13 +61,11 @@ class Origin:
                 f"a new run"
             )
         try:
-            return _ORIGIN.validate_python(folder.read_origin())
+            return _ORIGIN.validate_python(folder.read_origin(), strict=True)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
             raise RunFolderError(
-                f"{folder.origin}: not what turnpoint writes: {where}: {first['msg']}; bring the file back, "
-                f"or start a new run"
+                f"{folder.origin}: not what turnpoint writes: {described(error)}; bring the file back, or "
+                f"start a new run"
             ) from error
 
 
