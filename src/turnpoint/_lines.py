@@ -64,7 +64,9 @@ def parse(text: bytes, make: Callable[[Any], T], *, where: str) -> T:
     except ValidationError as error:
         raise RunFolderError(f"{where}: {described(error)}") from error
     except json.JSONDecodeError as error:
-        raise RunFolderError(f"{where}: not JSON: {error.msg} at character {error.pos + 1}") from error
+        raise RunFolderError(
+            f"{where}: not JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}"
+        ) from error
     except UnicodeDecodeError as error:
         raise RunFolderError(f"{where}: not JSON: {error}") from error
     except RecursionError as error:

@@ -232,7 +232,7 @@ def test_writer_removes_a_torn_line_and_says_so(tmp_path: Path, torn: bytes, bef
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        (b'{"format":1,"id":"0/', "not JSON: Unterminated string starting at"),
+        (b'{"format":1,"id":"0/', "not JSON: Invalid control character at character 21"),
         (b"\xff\xfe", "not JSON: 'utf-8' codec can't decode byte 0xff in position 0"),
         (b"", "not JSON"),
         (b"[" * 100_000, "it is nested too deeply"),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,6 +25,8 @@ from turnpoint.models.loading import LoadedModel
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.tasks import Fingerprint
 from turnpoint.verifiers.function import source_file
+
+R = TypeVar("R", bound=Recipe)
 
 _WEIGHTS = (".safetensors", ".bin")
 
@@ -61,7 +63,7 @@ class Origin:
                 f"a new run"
             )
         try:
-            return _ORIGIN.validate_python(folder.read_origin(), strict=True)
+            return _ORIGIN.validate_python(folder.read_origin())
         except ValidationError as error:
             raise RunFolderError(
                 f"{folder.origin}: not what turnpoint writes: {described(error)}; bring the file back, or "
@@ -70,6 +72,17 @@ class Origin:
 
 
 _ORIGIN = TypeAdapter(Origin)
+
+
+def begun_with(folder: RunFolder, parse: Callable[[Mapping[str, Any]], R]) -> R:
+    """Returns the recipe that the run in `folder` began with; recipe.yaml may have been edited since.
+
+    Raises RunFolderError in one line when `parse` refuses what origin.json says.
+    """
+    try:
+        return parse(Origin.read(folder).recipe)
+    except RecipeError as error:
+        raise RunFolderError(f"{folder.origin}: .recipe: {error}") from error
 
 
 def changed_keys(then: Recipe, now: Recipe, *, free: Sequence[str]) -> list[str]:
