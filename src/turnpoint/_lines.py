@@ -35,6 +35,7 @@ def _number(value: Any) -> Any:
 Number: TypeAlias = Annotated[float, BeforeValidator(_number)]  # also NaN and infinities, and their words
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Count: TypeAlias = Annotated[int, Field(ge=0)]
+Step: TypeAlias = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 def read_records(
@@ -81,8 +82,9 @@ def described(error: ValidationError) -> str:
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]) or "."
     if first["type"] == "missing":
         return f"{field} is missing"
-    message = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
-    return f"{field} = {_short(first['input'])}: {message}"
+    objects = first["type"] in ("dict_type", "model_type")
+    message = "should be an object" if objects else first["msg"].removeprefix("Input ")
+    return f"{field} = {_short(first['input'])}: {message.removeprefix('Value error, ')}"
 
 
 @contextlib.contextmanager

@@ -24,6 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+_INTERRUPTED = 130  # the status of what Ctrl-C ended
+
 _Overrides = Annotated[
     list[str] | None,
     typer.Argument(
@@ -176,12 +178,14 @@ def main() -> None:
             signal.signal(polite, _interrupt)
     try:
         status: object = app(standalone_mode=False)  # 130 after Ctrl-C, None after a command
+        if status == _INTERRUPTED:
+            raise KeyboardInterrupt
     except TurnpointError as error:
         _complain(str(error), error.exit_status)
     except typer.TyperException as error:  # a command line that cannot be read
         _complain(f"{error.format_message().rstrip('.')}; see turnpoint --help", error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        _complain("interrupted", 130)
+        _complain("interrupted", _INTERRUPTED)
     except BrokenPipeError:  # a reader such as `head` has gone; say nothing more, also at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)

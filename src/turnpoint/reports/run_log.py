@@ -33,7 +33,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field
 
-from turnpoint._lines import Count, Finite, Number, Record, an_object, parse, read_records, silently
+from turnpoint._lines import Count, Finite, Number, Record, Step, an_object, parse, read_records, silently
 from turnpoint.config import Recipe, dump_recipe
 from turnpoint.errors import RunFolderError
 from turnpoint.metrics import Mean, Metric, Quantile
@@ -288,7 +288,7 @@ class _Finding(Record):
 
 
 class _Step(Record):
-    step: Count
+    step: Step
     wall_seconds: Annotated[Finite, Field(ge=0)]
     seconds: dict[str, Number]
     metrics: dict[str, _Metric]
@@ -317,7 +317,7 @@ def read_evaluations(path: Path, *, torn: Callable[[str], None] = silently) -> d
 
 
 class _OfStep(Record):
-    step: Count
+    step: Step
 
 
 def _evaluation(row: Any) -> tuple[int, Evaluation]:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from turnpoint._lines import within
 from turnpoint.protocols import Engine, GenerateRequest, Renderer, Verifier
 from turnpoint.rollout.concurrency import all_of
-from turnpoint.rollout.evaluation_json import EvaluationRecord, OutcomeRecord
+from turnpoint.rollout.evaluation_json import AttemptRecord, EvaluationRecord, OutcomeRecord
 from turnpoint.rollout.intervals import Interval, clustered_interval, mean_interval
 from turnpoint.types import FinishReason, Json, Task, Verdict
 
@@ -163,11 +163,16 @@ class Evaluation:
 def _outcome(read: OutcomeRecord, samples: int) -> Outcome:
     if len(read.sampled) != samples:
         raise ValueError(f".sampled: {len(read.sampled)} attempts, expected {samples}")
-    attempts = [
-        Attempt(text=it.text, tokens=it.tokens, finish=it.finish, verdict=it.verdict())
-        for it in (read.greedy, *read.sampled)
-    ]
-    return Outcome(task_id=read.task, greedy=attempts[0], sampled=tuple(attempts[1:]))
+    sampled: list[Attempt] = []
+    for index, attempt in enumerate(read.sampled):
+        with within(f".sampled[{index}]"):
+            sampled.append(_read_attempt(attempt))
+    with within(".greedy"):
+        return Outcome(task_id=read.task, greedy=_read_attempt(read.greedy), sampled=tuple(sampled))
+
+
+def _read_attempt(read: AttemptRecord) -> Attempt:
+    return Attempt(text=read.text, tokens=read.tokens, finish=read.finish, verdict=read.verdict())
 
 
 async def evaluate(
