@@ -7,6 +7,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from turnpoint.reports.page.parts import token_parts
 from turnpoint.types import TokenIds
 
 
@@ -25,10 +26,14 @@ class Vocabulary:
         return np.array([self._numbers[token] for token in distinct.tolist()], dtype=np.int64)[places]
 
     def record(self, tokenizer: Any | None) -> dict[str, Any]:
-        """Returns ids and texts in the order of their numbers; texts None without a tokenizer."""
+        """Returns ids and texts in the order of their numbers, and the bytes of those that are no whole text.
+
+        Without a tokenizer texts are None, and no bytes are known. Bytes are in hex, by number.
+        """
         ids = list(self._numbers)
         texts = None if tokenizer is None else token_texts(tokenizer, ids)
-        return {"ids": ids, "texts": texts}
+        parts = {} if tokenizer is None or texts is None else token_parts(tokenizer, ids, texts)
+        return {"ids": ids, "texts": texts, "parts": parts}
 
 
 def token_texts(tokenizer: Any, token_ids: list[int]) -> list[str]:
