@@ -53,9 +53,9 @@ function renderRows(groups, state, act) {
         visible(group.question)));
   });
   const header = ["id", "reward", "rollouts", "problem"].map((name) => make("th", {}, name));
-  document.getElementById("rows").replaceChildren(
-    make("table", { class: "groups" }, make("thead", {}, make("tr", {}, header)), make("tbody", {}, body)),
-    rowsStatus(groups, state, act, rows.length));
+  const table = make("table", { class: "groups" }, make("thead", {}, make("tr", {}, header)), make("tbody", {}, body));
+  const status = rowsStatus(groups, state, act, rows.length);
+  document.getElementById("rows").replaceChildren(...(state.q.trim() ? [status, table] : [table, status]));
 }
 
 function rowsStatus(groups, state, act, here) {
