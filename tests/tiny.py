@@ -52,6 +52,17 @@ def tiny_tokenizer() -> Any:
     return fast
 
 
+def byte_tokenizer() -> Any:
+    """Returns a tokenizer with one id per byte in GPT-2's alphabet, and one for a blank and the byte E4."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merged = "\u0120\u00e4"
+    vocab = {piece: index for index, piece in enumerate([*alphabet, merged])}
+    tokenizer = Tokenizer(models.BPE(vocab, [(merged[0], merged[1])]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)
+
+
 def tiny_model(architecture: str = "llama", *, vocab_size: int | None = None, seed: int = 0) -> Any:
     """Returns a random two-layer float32 model whose laws are far from uniform."""
     torch.manual_seed(seed)

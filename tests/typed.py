@@ -57,6 +57,7 @@ def end(process: subprocess.Popen[str], how: signal.Signals, *, when: Callable[[
     process.send_signal(how)
     said, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
+    assert err.endswith("turnpoint: interrupted\n")
     assert "Traceback" not in err
     return said
 

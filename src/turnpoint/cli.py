@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 
 _UNREAD = 128 + signal.SIGPIPE  # 141, what a shell tells of a command that a broken pipe ended
+_INTERRUPTED = 130  # the status of what Ctrl-C ended
 
 _Overrides = Annotated[
     list[str] | None,
@@ -184,12 +185,14 @@ def main() -> None:
     try:
         status: object = app(standalone_mode=False)  # 130 after Ctrl-C, None after a command
         _flush()
+        if status == _INTERRUPTED:
+            raise KeyboardInterrupt
     except TurnpointError as error:
         _complain(str(error), error.exit_status)
     except typer.TyperException as error:  # a command line that cannot be read
         _complain(f"{error.format_message().rstrip('.')}; see turnpoint --help", error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        _complain("interrupted", 130)
+        _complain("interrupted", _INTERRUPTED)
     except SystemExit as error:  # typer and rich make a status 1 of a broken pipe, before it gets here
         if isinstance(error.__context__, BrokenPipeError):
             _leave(error.__context__, output)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import time
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,16 +17,18 @@ from tests.browser.chromium import BROWSER, DRIVER, MISSING, Browser, chromium
 from tests.browser.synthetic import write_run
 from tests.recipe import write_tiny_recipe
 from tests.reports.samples import make_group
-from tests.tiny import save_tiny_model, tiny_tokenizer
+from tests.tiny import byte_tokenizer, save_tiny_model, tiny_tokenizer
 from turnpoint.commands.report import report
 from turnpoint.credit import GroupAdvantage
 from turnpoint.reports.page.build import PageBuilder
 from turnpoint.reports.page.vocabulary import token_texts
 from turnpoint.reports.text import NEWLINE, visible
 from turnpoint.rollout import read_groups
+from turnpoint.types import Author, TreeBuilder
 
 pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason=MISSING)
 
+NOTHING: dict[str, Any] = {"name": "x", "facts": [], "findings": [], "evaluations": [], "curves": None}
 FORKS = [
     "rollout.samples_per_prompt=8",
     "rollout.branching={roots: 2, continuations: [2, 1], min_gap: 2}",
@@ -186,6 +190,91 @@ def test_keys_reach_everything(browser: Browser, page: Path) -> None:
     assert quiet(browser, page)
 
 
+def test_the_filter_finds_what_was_said(browser: Browser, tmp_path: Path) -> None:
+    said = {"1/0": "a Needle here", "1/1": "hay", "2/0": "hay", "2/1": "needle <hay>", "2/2": "stack"}
+    builder = PageBuilder(GroupAdvantage())
+    for name, words in said.items():
+        group = make_group([1, 0], texts=[words, ""], question=f"question {name}")
+        builder.add(dataclasses.replace(group, id=name), step=int(name[0]))
+    page = tmp_path / "search.html"
+    builder.write(page, NOTHING, tokenizer=None)
+    browser.open(page, "#step=2&group=2/0")
+    assert search(browser, "needle") == ["2/1"]
+    told = "1 group of this step matches, 1 group of other steps."
+    assert text(browser, "#matches").startswith(told)
+    assert search(browser, "needle question") == ["2/1"]  # words of both
+    assert search(browser, "stack") == ["2/2"]
+    assert text(browser, "#matches") == "1 group of this step matches."
+    assert search(browser, "nothing of it") == []
+    assert text(browser, "#matches") == "0 groups of this step match."
+    assert search(browser, "needle") == ["2/1"]
+    browser.click("#matches button")
+    browser.until("return document.querySelector('#rows td.id')?.textContent === '1/0'")
+    browser.open(page, "#step=2&q=needle")
+    browser.until(
+        "return document.getElementById('matches')?.textContent.includes('1 group of other steps.')"
+    )
+    assert ids(browser) == ["2/1"]
+    assert search(browser, "") == ["2/0", "2/1", "2/2"]
+    assert quiet(browser, page)
+
+
+def ids(browser: Browser) -> list[str]:
+    return browser.run("return [...document.querySelectorAll('#rows td.id')].map((it) => it.textContent)")
+
+
+def search(browser: Browser, words: str) -> list[str]:
+    """Types `words` into the filter; returns what is shown when the search has ended."""
+    browser.run(
+        "const it = document.getElementById('search'); it.value = arguments[0];"
+        "it.dispatchEvent(new Event('input'))",
+        words,
+    )
+    browser.until(
+        "return !arguments[0] || !document.getElementById('matches').textContent.includes('to search')", words
+    )
+    return ids(browser)
+
+
+def test_tokens_of_one_character_are_one_span(browser: Browser, tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    written = "a \u4e03 \U0001f600b"
+    token_ids = tokenizer.encode(written, add_special_tokens=False)
+    logprobs = [-0.1] * len(token_ids)
+    logprobs[2] = -5.0
+    tree = TreeBuilder()
+    prompt = tree.append(author=Author.PROMPT, token_ids=token_ids)
+    broken = tokenizer.encode("\u4e03", add_special_tokens=False)[:2]
+    leaf = tree.append(
+        parent=prompt,
+        author=Author.POLICY,
+        token_ids=[*token_ids, *broken],
+        logprobs=[*logprobs, -0.1, -0.1],
+        policy_version=0,
+    )
+    group = make_group([1])
+    member = dataclasses.replace(group.members[0], leaf=leaf, segments=(leaf,))
+    builder = PageBuilder(GroupAdvantage())
+    builder.add(dataclasses.replace(group, tree=tree.freeze(), members=(member,)), step=0)
+    page = tmp_path / "characters.html"
+    builder.write(page, NOTHING, tokenizer=tokenizer)
+    browser.open(page, "#shade=surprisal")
+    browser.until("return document.querySelectorAll('#group .t').length")
+    spans = "[...document.querySelectorAll('#group .t')]"
+    shown = browser.run(f"return {spans}.map((it) => it.textContent)")
+    assert shown == ["a", " \u4e03", " ", "\U0001f600", "b", "\ufffd", "\ufffd"]
+    shades = browser.run(f"return {spans}.map((it) => Number(it.style.getPropertyValue('--a')))")
+    assert shades[1] == max(shades) == pytest.approx(0.75, abs=0.01)  # of its likeliest surprise
+    assert sum(shade > 0.1 for shade in shades) == 1
+    assert browser.run(f"return {spans}[1].title").startswith("3 tokens: id ")
+    browser.point_at("#group .t:nth-child(2)")
+    told = text(browser, "#inspector")
+    assert all(word in told for word in ("3 tokens", "\\x20\\xe4", "\\xb8", "\\x83", "token 4", "logprob-5"))
+    browser.click("#group details summary")
+    assert text(browser, "#group details pre") == written
+    assert quiet(browser, page)
+
+
 def test_any_text_is_only_text(browser: Browser, tmp_path: Path) -> None:
     nasty = "</script><img src=x onerror=document.body.dataset.broken=1>\ud800\x00\u202e\u05d0\x1b[31m"
     builder = PageBuilder(GroupAdvantage())
@@ -220,5 +309,16 @@ def test_ten_thousand_rollouts_open_at_once(browser: Browser, recipe: Path) -> N
     browser.open(page)
     shown(browser)
     print(f"{page.stat().st_size / 1e6:.1f} MB drawn in {time.monotonic() - started:.2f} s")  # pytest -s
+    started = time.monotonic()
+    expected = [
+        it.id
+        for it in read_groups(run / "rollouts.jsonl")
+        if any("word123" in member.text for member in it.members)
+    ]
+    found = search(browser, "word123")
+    here = [name for name in expected if name.startswith("25/")]
+    assert sorted(found) == sorted(here)
+    assert f"{len(expected) - len(here)} groups of other steps." in text(browser, "#matches")
+    print(f"searched in {time.monotonic() - started:.2f} s")
     assert count(browser, "#group .rollout") == 8
     assert quiet(browser, page)

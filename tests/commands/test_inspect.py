@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
 import turnpoint as tp
 from tests.reports.pages import blobs, overview
-from tests.typed import Command, is_one_line
+from tests.typed import Command, end, is_one_line, start
 from turnpoint.types import BranchOrigin
 
 FORKS = [
@@ -48,3 +49,13 @@ def test_what_cannot_be_inspected_is_one_line(turnpoint: Command, recipe: Path) 
     assert is_one_line(turnpoint("inspect", recipe.parent / "none"), "no such recipe or run folder")
     missing = recipe.parent / "none" / "x.html"
     assert is_one_line(turnpoint("inspect", recipe, "--out", missing), "cannot write the page")
+
+
+def test_what_is_interrupted_says_so(recipe: Path) -> None:
+    begun, judge = recipe.parent / "begun", recipe.parent / "slow.py"
+    judge.write_text(
+        f"import pathlib, time\n\ndef slow(completion, task):\n"
+        f"    pathlib.Path({str(begun)!r}).touch()\n    time.sleep(60)\n"
+    )
+    process = start("inspect", recipe, f"verifier.path={judge}:slow")
+    assert "group" not in end(process, signal.SIGINT, when=begun.exists)

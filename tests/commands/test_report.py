@@ -69,8 +69,25 @@ def test_without_its_tokenizer_tokens_are_ids(turnpoint: Command, recipe: Path, 
 
 def test_a_run_without_rollouts(turnpoint: Command, run: Path) -> None:
     (run / "rollouts.jsonl").unlink()
-    assert turnpoint("report", run).status == 0
-    assert overview(run / "report.html")["groups"] == []
+    answer = turnpoint("report", run)
+    assert answer.status == 0
+    note = f"no groups of steps 1 to 2 to show: {run / 'rollouts.jsonl'} is not there"
+    assert note in answer.out
+    page = overview(run / "report.html")
+    assert page["groups"] == []
+    assert page["notes"] == [note]
+
+
+def test_groups_that_were_deleted_before_the_run_went_on(turnpoint: Command, run: Path) -> None:
+    (run / "rollouts.jsonl").unlink()
+    assert turnpoint("train", run, "training.steps=3").status == 0
+    answer = turnpoint("report", run)
+    assert answer.status == 0
+    note = f"no groups of steps 1 to 2 to show: {run / 'rollouts.jsonl'} holds none of theirs"
+    assert note in answer.out
+    page = overview(run / "report.html")
+    assert {row["step"] for row in page["groups"]} == {3}
+    assert page["notes"] == [note]
 
 
 def test_supervised_fine_tuning_is_a_page(turnpoint: Command, recipe: Path, tiny_folder: Path) -> None:
@@ -113,4 +130,4 @@ def test_what_is_no_run_is_one_line(turnpoint: Command, run: Path, tmp_path: Pat
     (run / "rollouts.jsonl").write_text(line.replace('"leaf":2', '"leaf":99'))
     assert is_one_line(turnpoint("report", run), "is no recorded group")
     (run / "rollouts.jsonl").write_text("no group\n")
-    assert is_one_line(turnpoint("report", run), "rollouts.jsonl: line 1 is no recorded group")
+    assert is_one_line(turnpoint("report", run), "rollouts.jsonl, line 1 is no recorded group: not JSON")

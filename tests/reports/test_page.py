@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from tests.records import branched_group
 from tests.reports.pages import blobs, overview, sizes, tokens
 from tests.reports.samples import make_group
-from tests.tiny import tiny_tokenizer
+from tests.tiny import byte_tokenizer, tiny_tokenizer
 from turnpoint.credit import GroupAdvantage
 from turnpoint.errors import RunFolderError
 from turnpoint.reports.page.blobs import NO_VALUE, decode, encode, largest
 from turnpoint.reports.page.build import Built, PageBuilder
+from turnpoint.reports.page.parts import token_parts
 from turnpoint.reports.page.room import Room
 from turnpoint.reports.page.vocabulary import Vocabulary, token_texts
 from turnpoint.types import BranchOrigin, Group, token_array
@@ -58,13 +61,32 @@ def test_numbers_follow_the_first_coming() -> None:
     vocabulary = Vocabulary()
     assert vocabulary.numbers(token_array([9, 4, 9, 200_000])).tolist() == [0, 1, 0, 2]
     assert vocabulary.numbers(token_array([4, 5])).tolist() == [1, 3]
-    assert vocabulary.record(None) == {"ids": [9, 4, 200_000, 5], "texts": None}
+    assert vocabulary.record(None) == {"ids": [9, 4, 200_000, 5], "texts": None, "parts": {}}
 
 
 def test_texts_of_tokens_join_to_the_text() -> None:
     tokenizer = tiny_tokenizer()
     ids = tokenizer.encode("a b\n<|end|>", add_special_tokens=False)
     assert token_texts(tokenizer, ids) == ["a", " ", "b", "\n", "<|end|>"]
+
+
+def test_parts_of_characters_keep_their_bytes() -> None:
+    tokenizer = byte_tokenizer()
+    ids = tokenizer.encode("a \u4e03\ufffd", add_special_tokens=False)
+    texts = token_texts(tokenizer, ids)
+    assert texts == ["a", " \ufffd", *["\ufffd"] * 5]
+    assert [token_parts(tokenizer, ids, texts).get(place) for place in range(len(ids))] == [
+        *(None, "20e4", "b8", "83"),
+        *("ef", "bf", "bd"),
+    ]
+
+
+def test_parts_that_a_fallback_to_bytes_writes() -> None:
+    pieces = [f"<0x{byte:02X}>" for byte in range(256)]
+    tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate([*pieces, "a", "\ufffd"])}, []))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])  # type: ignore[assignment]
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)
+    assert token_parts(fast, [0xE4, 256, 257, 65], ["\ufffd", "a", "\ufffd", "A"]) == {0: "e4"}
 
 
 def test_a_group_comes_back_token_for_token(tmp_path: Path) -> None:

@@ -133,13 +133,13 @@ def test_a_line_torn_inside_a_character_is_skipped(tmp_path: Path) -> None:
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"a": 1}\n{"b"\n{"c": 3}\n')
-    with pytest.raises(RunFolderError, match=r"metrics\.jsonl, line 2: not JSON"):
+    with pytest.raises(RunFolderError, match=r"metrics\.jsonl, line 2 is no object: not JSON"):
         list(read_lines(path))
     path.write_text("[1]\n")
-    with pytest.raises(RunFolderError, match="line 1: expected an object, got list"):
+    with pytest.raises(RunFolderError, match="line 1 is no object: expected an object, got list"):
         list(read_lines(path))
     path.write_text('{"step": 1}\n')
-    with pytest.raises(RunFolderError, match="line 1: not a step"):
+    with pytest.raises(RunFolderError, match=r"line 1 is no step: \.wall_seconds is missing"):
         read_metrics(path)
 
 
@@ -163,7 +163,7 @@ def test_evaluations_come_back_equal(tmp_path: Path) -> None:
     attempt = Attempt(text="\ud800 7\n", tokens=4, finish=FinishReason.LENGTH, verdict=verdict)
     first = make_evaluation([0.0, "no answer"], [[0.0, 1.0], [1.0, "timeout"]])
     first = replace(
-        first, outcomes=(*first.outcomes, Outcome(task_id="x", greedy=attempt, sampled=(attempt,)))
+        first, outcomes=(*first.outcomes, Outcome(task_id="x", greedy=attempt, sampled=(attempt, attempt)))
     )
     last = make_evaluation([1.0, 1.0])
     folder.append_evaluation(0, first)
@@ -176,7 +176,7 @@ def test_evaluations_come_back_equal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", ["{}", '{"step": 1, "outcomes": [1]}', '{"step": 1, "outcomes": 3}'])
 def test_a_line_that_is_no_evaluation_is_named(tmp_path: Path, row: str) -> None:
     (tmp_path / "evaluations.jsonl").write_text(f"{row}\n")
-    with pytest.raises(RunFolderError, match=r"evaluations\.jsonl, line 1: not an evaluation"):
+    with pytest.raises(RunFolderError, match=r"evaluations\.jsonl, line 1 is no evaluation"):
         read_evaluations(tmp_path / "evaluations.jsonl")
 
 

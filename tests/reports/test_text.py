@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from turnpoint.reports.text import Keep, cut, duration, number, percent, plural, visible
+from turnpoint.reports.text import Keep, cut, duration, number, percent, plural, visible, which_steps
 
 ANY_TEXT = st.text(st.characters(codec=None) | st.sampled_from("\u65e5\u0301\u200d\U0001f469\ufe0f\x1b\n\t"))
 
@@ -80,3 +80,10 @@ def test_durations_round_into_the_next_unit() -> None:
 
 def test_plurals() -> None:
     assert [plural(count, "batch", "batches") for count in (0, 1, 2)] == ["0 batches", "1 batch", "2 batches"]
+
+
+def test_steps_are_named_and_not_too_many() -> None:
+    assert which_steps({3, 1, 2}) == "steps 1 to 3"
+    assert which_steps({4}) == "step 4"
+    assert which_steps({1, 2, 5, 7, 8}) == "steps 1 to 2, 5, 7 to 8"
+    assert which_steps(range(0, 1000, 2)) == "steps 0, 2, 4, 6, 8, 10, 12, 14, ..."

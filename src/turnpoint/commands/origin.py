@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
+from turnpoint._lines import described
 from turnpoint.config import (
     FunctionVerifierConfig,
     ModelConfig,
@@ -24,6 +25,8 @@ from turnpoint.models.loading import LoadedModel
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.tasks import Fingerprint
 from turnpoint.verifiers.function import source_file
+
+R = TypeVar("R", bound=Recipe)
 
 _WEIGHTS = (".safetensors", ".bin")
 
@@ -62,15 +65,24 @@ class Origin:
         try:
             return _ORIGIN.validate_python(folder.read_origin())
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
             raise RunFolderError(
-                f"{folder.origin}: not what turnpoint writes: {where}: {first['msg']}; bring the file back, "
-                f"or start a new run"
+                f"{folder.origin}: not what turnpoint writes: {described(error)}; bring the file back, or "
+                f"start a new run"
             ) from error
 
 
 _ORIGIN = TypeAdapter(Origin)
+
+
+def begun_with(folder: RunFolder, parse: Callable[[Mapping[str, Any]], R]) -> R:
+    """Returns the recipe that the run in `folder` began with; recipe.yaml may have been edited since.
+
+    Raises RunFolderError in one line when `parse` refuses what origin.json says.
+    """
+    try:
+        return parse(Origin.read(folder).recipe)
+    except RecipeError as error:
+        raise RunFolderError(f"{folder.origin}: .recipe: {error}") from error
 
 
 def changed_keys(then: Recipe, now: Recipe, *, free: Sequence[str]) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from turnpoint.reports.run_log import (
     read_notes,
 )
 from turnpoint.reports.terminal import Terminal
-from turnpoint.reports.text import plural
+from turnpoint.reports.text import plural, which_steps
 from turnpoint.rollout.recorder import read_groups
 
 
@@ -43,13 +44,17 @@ def report(run: str | Path, out: str | Path | None = None) -> Path:
     check_place(place)
     terminal = Terminal()
     config = load_run_recipe(folder.recipe)
-    steps = read_metrics(folder.metrics) if folder.metrics.exists() else []
-    head = _head(config, folder, steps)
+    notes: list[str] = []
+    steps = read_metrics(folder.metrics, torn=notes.append) if folder.metrics.exists() else []
+    head = _head(config, folder, steps, torn=notes.append)
     if not (steps or head["evaluations"] or folder.rollouts.exists()):
         raise RunFolderError(f"{run} has nothing to show yet: no step, no evaluation, no rollout")
     builder = PageBuilder(make_advantage(config) if isinstance(config, RunConfig) else GroupAdvantage())
-    notes = [f"after step {step}: {text}" for step, text in read_notes(folder.notes)]
-    notes += _read_groups(builder, folder, terminal)
+    notes += [f"after step {step}: {text}" for step, text in read_notes(folder.notes)]
+    shown, torn = _read_groups(builder, folder, terminal)
+    notes += torn
+    if isinstance(config, RunConfig):
+        notes += _without_groups({step.step for step in steps} - shown, folder)
     tokenizer = None
     if folder.rollouts.exists():
         tokenizer, why_not = _tokenizer(config.model.path)
@@ -60,27 +65,39 @@ def report(run: str | Path, out: str | Path | None = None) -> Path:
     return built.path
 
 
-def _head(config: Any, folder: RunFolder, steps: Sequence[StepRecord]) -> dict[str, Any]:
+def _head(
+    config: Any, folder: RunFolder, steps: Sequence[StepRecord], torn: Callable[[str], None]
+) -> dict[str, Any]:
     if isinstance(config, RunConfig):
-        return train_head(config, steps, read_evaluations(folder.evaluations))
-    return sft_head(config, steps, read_held_out(folder.held_out))
+        return train_head(config, steps, read_evaluations(folder.evaluations, torn=torn))
+    return sft_head(config, steps, read_held_out(folder.held_out, torn=torn))
 
 
-def _read_groups(builder: PageBuilder, folder: RunFolder, terminal: Terminal) -> list[str]:
-    """Returns what is to be said of the file: a torn last line."""
+def _read_groups(builder: PageBuilder, folder: RunFolder, terminal: Terminal) -> tuple[set[int], list[str]]:
+    """Returns the steps of the groups, and what is to be said of the file: a torn last line."""
     if not folder.rollouts.exists():
-        return []
+        return set(), []
+    steps: set[int] = set()
     with warnings.catch_warnings(record=True) as told, terminal.phase("reading rollouts") as phase:
         warnings.simplefilter("always")
         for group in read_groups(folder.rollouts):
-            builder.add(group, step=_step(group.id))
+            step = _step(group.id)
+            builder.add(group, step=step)
+            steps.add(step)
             phase.advance(len(group.members), sum(map(len, group.tree.segments)))
-    return [str(warning.message) for warning in told]
+    return steps, [str(warning.message) for warning in told]
 
 
 def _step(group_id: str) -> int:
-    before, slash, _ = group_id.partition("/")
-    return int(before) if slash and before.isdecimal() else 0
+    found = re.match(r"([0-9]{1,15})/", group_id)
+    return int(found[1]) if found else 0
+
+
+def _without_groups(steps: Collection[int], folder: RunFolder) -> list[str]:
+    if not steps:
+        return []
+    what = "holds none of theirs" if folder.rollouts.exists() else "is not there"
+    return [f"no groups of {which_steps(steps)} to show: {folder.rollouts} {what}"]
 
 
 def _tokenizer(path: str) -> tuple[Any | None, list[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from turnpoint.commands.common import read_problems
-from turnpoint.commands.origin import Origin, changed_keys
+from turnpoint.commands.origin import begun_with, changed_keys
 from turnpoint.commands.past import find_start
 from turnpoint.commands.train import TrainResult, run
 from turnpoint.config import RunConfig, load_recipe, parse_recipe
@@ -57,7 +57,7 @@ def resume(folder: str | Path, overrides: Sequence[str] = ()) -> TrainResult:
 def _recipe(run_folder: RunFolder, overrides: Sequence[str]) -> RunConfig:
     """Returns the recipe of the run with `overrides`; raises RecipeError for one that changes the past."""
     now = load_recipe(run_folder.recipe, overrides)
-    then = parse_recipe(Origin.read(run_folder).recipe)  # recipe.yaml may have been edited since
+    then = begun_with(run_folder, parse_recipe)
     changed = changed_keys(then, now, free=_FREE)
     schedule = now.optimizer.schedule
     if "training.steps" in changed and schedule != "constant":

@@ -19,7 +19,7 @@ from turnpoint.commands.examples import (
     left_out_lines,
     read_solved,
 )
-from turnpoint.commands.origin import Origin, changed_keys
+from turnpoint.commands.origin import begun_with, changed_keys
 from turnpoint.commands.past import Start, find_start, take_up
 from turnpoint.commands.saving import Position, Saving
 from turnpoint.config import SftConfig, load_sft_recipe, parse_sft_recipe
@@ -90,7 +90,7 @@ def resume_sft(folder: str | Path, overrides: Sequence[str] = ()) -> SftResult:
     terminal, run_folder = Terminal(), RunFolder.open(Path(folder))
     with locked(run_folder.path):
         config = load_sft_recipe(run_folder.recipe, overrides)
-        changed_keys(parse_sft_recipe(Origin.read(run_folder).recipe), config, free=_FREE)
+        changed_keys(begun_with(run_folder, parse_sft_recipe), config, free=_FREE)
         start = find_start(run_folder, terminal)
         terminal.line(
             f"{run_folder.path} goes on after step {start.position.step}, from {start.source}", "bold"
@@ -157,7 +157,7 @@ class _Sft:
         known = read_held_out(folder.held_out)
         if start.position.step == 0:
             self._measure(examples.held_out, known, step=0)
-        losses = [figures["cross_entropy"] for figures in history]
+        losses = [figures["cross_entropy"] for figures in history if "cross_entropy" in figures]
         asyncio.run(self._steps(examples.train, schedule, start.position, losses))
         self._measure(examples.held_out, known, step=schedule.steps)
         before, after = known.get(0), known.get(schedule.steps)

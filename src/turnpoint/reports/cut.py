@@ -44,5 +44,5 @@ def cut_lines(path: Path, *, after: int, step_of: Callable[[bytes], int]) -> Non
 def _step(path: Path, number: int, line: bytes, step_of: Callable[[bytes], int]) -> int:
     try:
         return step_of(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunFolderError(f"{path}, line {number}: {error}") from error

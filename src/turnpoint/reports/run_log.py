@@ -12,7 +12,8 @@
         checkpoints/
         lock                held by the process that writes here
 
-Every line is written whole and closed at once. A torn last line, left by a crash, is skipped by readers.
+Every line is written whole and closed at once. A torn last line, left by a crash, is skipped by readers; any
+other damage is named by file, line and field, and nothing is made of the file.
 The first three are there whole or not at all; where there is a recipe, there are the others.
 """
 
@@ -25,12 +26,15 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, TypeVar, cast
 
+from pydantic import Field
+
+from turnpoint._lines import Count, Finite, Number, Record, Step, an_object, parse, read_records, silently
 from turnpoint.config import Recipe, dump_recipe
 from turnpoint.errors import RunFolderError
 from turnpoint.metrics import Mean, Metric, Quantile
@@ -39,6 +43,8 @@ from turnpoint.reports.sft import HeldOut
 from turnpoint.reports.step import StepReport
 from turnpoint.rollout.evaluate import Evaluation
 from turnpoint.types import Json
+
+T = TypeVar("T")
 
 _PACKAGES = (
     "turnpoint",
@@ -272,88 +278,133 @@ class StepRecord:
     findings: tuple[Finding, ...]
 
 
-def read_metrics(path: str | Path) -> list[StepRecord]:
-    """Returns the steps in a metrics.jsonl; a torn last line is skipped.
+def read_metrics(path: str | Path, *, torn: Callable[[str], None] = silently) -> list[StepRecord]:
+    """Returns the steps in a metrics.jsonl; a torn last line is skipped, and `torn` told so.
 
-    Raises RunFolderError for a missing file and for a line in the middle that is no step.
+    Raises RunFolderError for a missing file, and for any other line that is no step, or not a later one than
+    the line before.
     """
-    path = Path(path)
-    return [_step_record(path, number, row) for number, row in read_lines(path)]
+    return list(_by_step(Path(path), _step_record, "step", torn).values())
 
 
-def _step_record(path: Path, number: int, row: dict[str, Any]) -> StepRecord:
-    try:
-        return StepRecord(
-            step=row["step"],
-            wall_seconds=row["wall_seconds"],
-            seconds=row["seconds"],
-            metrics={name: float(metric["value"]) for name, metric in row["metrics"].items()},
-            findings=tuple(Finding(**finding) for finding in row["findings"]),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunFolderError(f"{path}, line {number}: not a step: {error!r}") from error
+class _Metric(Record):
+    value: Number
 
 
-def read_evaluations(path: Path) -> dict[int, Evaluation]:
+class _Finding(Record):
+    rule: str
+    text: str
+    warning: bool
+
+
+class _Step(Record):
+    step: Step
+    wall_seconds: Annotated[Finite, Field(ge=0)]
+    seconds: dict[str, Number]
+    metrics: dict[str, _Metric]
+    findings: list[_Finding]
+
+
+def _step_record(row: Any) -> tuple[int, StepRecord]:
+    read = _Step.model_validate(row)
+    record = StepRecord(
+        step=read.step,
+        wall_seconds=read.wall_seconds,
+        seconds=read.seconds,
+        metrics={name: metric.value for name, metric in read.metrics.items()},
+        findings=tuple(Finding(rule=it.rule, text=it.text, warning=it.warning) for it in read.findings),
+    )
+    return read.step, record
+
+
+def read_evaluations(path: Path, *, torn: Callable[[str], None] = silently) -> dict[int, Evaluation]:
     """Returns the evaluations in an evaluations.jsonl by step, none without the file.
 
-    A torn last line is skipped. Raises RunFolderError for a line in the middle that is no evaluation.
+    A torn last line is skipped, and `torn` told so. Raises RunFolderError for any other line that is no
+    evaluation, or not of a later step than the line before.
     """
-    evaluations: dict[int, Evaluation] = {}
-    for number, row in read_lines(path) if path.exists() else ():
-        try:
-            evaluations[row["step"]] = Evaluation.from_json(row)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RunFolderError(f"{path}, line {number}: not an evaluation: {error!r}") from error
-    return evaluations
+    return _by_step(path, _evaluation, "evaluation", torn) if path.exists() else {}
+
+
+class _Note(Record):
+    step: Step
+    text: str
+
+
+def _note(row: Any) -> tuple[int, str]:
+    read = _Note.model_validate(row)
+    return read.step, read.text
 
 
 def read_notes(path: Path) -> list[tuple[int, str]]:
     """Returns the notes in a notes.jsonl with the steps completed by then, none without the file.
 
-    A torn last line is skipped. Raises RunFolderError for a line in the middle that is none.
+    A torn last line is skipped. Raises RunFolderError for any other line that is none.
     """
-    notes: list[tuple[int, str]] = []
-    for number, row in read_lines(path) if path.exists() else ():
-        try:
-            notes.append((int(row["step"]), str(row["text"])))
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunFolderError(f"{path}, line {number}: not a note: {error!r}") from error
-    return notes
+    if not path.exists():
+        return []
+    return [note for _, note in read_records(path, _note, what="note", torn=silently)]
 
 
-def read_held_out(path: Path) -> dict[int, HeldOut]:
+class _OfStep(Record):
+    step: Step
+
+
+def _evaluation(row: Any) -> tuple[int, Evaluation]:
+    return _OfStep.model_validate(row).step, Evaluation.from_json(row)
+
+
+def read_held_out(path: Path, *, torn: Callable[[str], None] = silently) -> dict[int, HeldOut]:
     """Returns the measurements in a held_out.jsonl by step, none without the file.
 
-    A torn last line is skipped. Raises RunFolderError for a line in the middle that is none.
+    A torn last line is skipped, and `torn` told so. Raises RunFolderError for any other line that is none, or
+    not of a later step than the line before.
     """
-    measured: dict[int, HeldOut] = {}
-    for number, row in read_lines(path) if path.exists() else ():
-        try:
-            step = row.pop("step")
-            measured[step] = HeldOut(**row)
-        except (KeyError, TypeError) as error:
-            raise RunFolderError(f"{path}, line {number}: not a measurement: {error!r}") from error
-    return measured
+    return _by_step(path, _held_out, "measurement", torn) if path.exists() else {}
+
+
+class _HeldOut(_OfStep):
+    cross_entropy: Number
+    tokens: Count
+    examples: Count
+
+
+def _held_out(row: Any) -> tuple[int, HeldOut]:
+    read = _HeldOut.model_validate(row)
+    measured = HeldOut(cross_entropy=read.cross_entropy, tokens=read.tokens, examples=read.examples)
+    return read.step, measured
+
+
+def _by_step(
+    path: Path, make: Callable[[Any], tuple[int, T]], what: str, torn: Callable[[str], None]
+) -> dict[int, T]:
+    """Returns the records of a file by their steps, which must grow from line to line."""
+    found: dict[int, T] = {}
+    last = -1
+
+    def later(row: Any) -> tuple[int, T]:
+        step, record = make(row)
+        if step <= last:
+            raise ValueError(f".step = {step}: the line before has step {last}")
+        return step, record
+
+    try:
+        for _, (last, record) in read_records(path, later, what=what, torn=torn):
+            found[last] = record
+    except OSError as error:
+        raise RunFolderError(f"{path}: {_why(error)}") from error
+    return found
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (line number, object) of a JSON-lines file; a torn last line is skipped.
 
-    Raises RunFolderError for a missing file and for a broken line in the middle.
+    Raises RunFolderError for a missing file and for any other line that is no object.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        yield from read_records(path, an_object, what="object", torn=silently)
     except OSError as error:
         raise RunFolderError(f"{path}: {_why(error)}") from error
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is torn or nothing
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise RunFolderError(f"{path}, line {number}: not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise RunFolderError(f"{path}, line {number}: expected an object, got {type(row).__name__}")
-        yield number, cast(dict[str, Any], row)
 
 
 def _append(path: Path, row: Mapping[str, Json]) -> None:
@@ -392,14 +443,10 @@ def _replace(path: Path, text: str) -> None:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        content: Any = json.loads(path.read_bytes())
+        content = path.read_bytes()
     except OSError as error:
         raise RunFolderError(f"{path}: {_why(error)}") from error
-    except ValueError as error:
-        raise RunFolderError(f"{path}: not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise RunFolderError(f"{path}: expected an object, got {type(content).__name__}")
-    return cast(dict[str, Any], content)
+    return parse(content, an_object, where=str(path))
 
 
 def _flush(path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Collection
 from typing import Literal, TypeAlias
 
 from rich.cells import cell_len
@@ -24,6 +25,7 @@ _HIDDEN = {
     "Zp",
 }  # control, format, surrogate, private, unassigned, breaks
 _MARK = "..."
+_STRETCHES = 8  # of steps that are named
 
 Keep: TypeAlias = Literal["start", "end", "both"]
 
@@ -128,3 +130,20 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
     ('1 step', '1,200 steps')
     """
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def which_steps(steps: Collection[int]) -> str:
+    """Names steps, neighbours together, the first few of many runs of them.
+
+    >>> which_steps({1, 2, 3, 5}), which_steps([7])
+    ('steps 1 to 3, 5', 'step 7')
+    """
+    stretches: list[list[int]] = []
+    for step in sorted(steps):
+        if stretches and step == stretches[-1][-1] + 1:
+            stretches[-1][1:] = [step]
+        else:
+            stretches.append([step])
+    named = [" to ".join(map(str, ends)) for ends in stretches[:_STRETCHES]]
+    more = ", ..." if len(stretches) > _STRETCHES else ""
+    return f"{'step' if len(steps) == 1 else 'steps'} {', '.join(named)}{more}"

@@ -14,8 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from turnpoint._lines import within
 from turnpoint.protocols import Engine, GenerateRequest, Renderer, Verifier
 from turnpoint.rollout.concurrency import all_of
+from turnpoint.rollout.evaluation_json import AttemptRecord, EvaluationRecord, OutcomeRecord
 from turnpoint.rollout.intervals import Interval, clustered_interval, mean_interval
 from turnpoint.types import FinishReason, Json, Task, Verdict
 
@@ -45,22 +47,6 @@ class Attempt:
             "tokens": self.tokens,
             "text": self.text,
         }
-
-    @staticmethod
-    def from_json(record: Mapping[str, Any]) -> Attempt:
-        """Returns what `to_json` wrote; raises KeyError, TypeError or ValueError for something else."""
-        return Attempt(
-            text=record["text"],
-            tokens=record["tokens"],
-            finish=FinishReason(record["finish"]),
-            verdict=Verdict(
-                reward=record["reward"],
-                valid=record["valid"],
-                reason=record["reason"],
-                feedback=record["feedback"],
-                parts={name: float(part) for name, part in record["parts"].items()},
-            ),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,24 +142,37 @@ class Evaluation:
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> Evaluation:
-        """Returns what `to_json` wrote; raises KeyError, TypeError or ValueError for something else."""
+        """Returns what `to_json` wrote; raises ValueError, with the field's place, for something else."""
+        read = EvaluationRecord.model_validate(record)
+        outcomes: list[Outcome] = []
+        for index, outcome in enumerate(read.outcomes):
+            with within(f".outcomes[{index}]"):
+                outcomes.append(_outcome(outcome, read.samples))
         return Evaluation(
-            outcomes=tuple(
-                Outcome(
-                    task_id=outcome["task"],
-                    greedy=Attempt.from_json(outcome["greedy"]),
-                    sampled=tuple(map(Attempt.from_json, outcome["sampled"])),
-                )
-                for outcome in record["outcomes"]
-            ),
-            samples=record["samples"],
-            temperature=record["temperature"],
-            max_new_tokens=record["max_new_tokens"],
-            seed=record["seed"],
-            seconds=record["seconds"],
-            majority_answer=record["majority"]["answer"],
-            majority_accuracy=record["majority"]["accuracy"],
+            outcomes=tuple(outcomes),
+            samples=read.samples,
+            temperature=read.temperature,
+            max_new_tokens=read.max_new_tokens,
+            seed=read.seed,
+            seconds=read.seconds,
+            majority_answer=read.majority.answer,
+            majority_accuracy=read.majority.accuracy,
         )
+
+
+def _outcome(read: OutcomeRecord, samples: int) -> Outcome:
+    if len(read.sampled) != samples:
+        raise ValueError(f".sampled: {len(read.sampled)} attempts, expected {samples}")
+    sampled: list[Attempt] = []
+    for index, attempt in enumerate(read.sampled):
+        with within(f".sampled[{index}]"):
+            sampled.append(_read_attempt(attempt))
+    with within(".greedy"):
+        return Outcome(task_id=read.task, greedy=_read_attempt(read.greedy), sampled=tuple(sampled))
+
+
+def _read_attempt(read: AttemptRecord) -> Attempt:
+    return Attempt(text=read.text, tokens=read.tokens, finish=read.finish, verdict=read.verdict())
 
 
 async def evaluate(

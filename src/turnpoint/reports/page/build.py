@@ -19,7 +19,18 @@ from turnpoint.types import Group
 ROOM = 36_000_000  # characters for groups; the rest of a page is far below 4 MB
 MARK = b'<meta name="generator" content="turnpoint">'  # in template.html
 _HERE = Path(__file__).parent
-SCRIPTS = ("data.js", "text.js", "curves.js", "head.js", "table.js", "tree.js", "inspector.js", "page.js")
+SCRIPTS = (
+    "data.js",
+    "text.js",
+    "curves.js",
+    "head.js",
+    "search.js",
+    "table.js",
+    "tokens.js",
+    "tree.js",
+    "inspector.js",
+    "page.js",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,11 +138,15 @@ def _accuracies(evaluations: Mapping[int, Evaluation]) -> dict[str, list[list[An
 def _curves(steps: Sequence[StepRecord], held_out: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, Any]:
     """Returns each figure as [step, value] pairs, and the axes: what each step had cost when it ended."""
     names = dict.fromkeys(name for step in steps for name in step.metrics)
-    generated = [sum(step.metrics.get(f"tokens/{kind}", 0.0) for kind in GENERATED) for step in steps]
+    generated = [
+        sum(_finite(step.metrics.get(f"tokens/{kind}", 0.0)) for kind in GENERATED) for step in steps
+    ]
     return {
         "steps": [step.step for step in steps],
-        "tokens": [round(total) for total in itertools.accumulate(generated)],
-        "seconds": [round(total, 2) for total in itertools.accumulate(step.wall_seconds for step in steps)],
+        "tokens": [_rounded(total, 0) for total in itertools.accumulate(generated)],
+        "seconds": [
+            _rounded(total, 2) for total in itertools.accumulate(step.wall_seconds for step in steps)
+        ],
         "figures": {
             **held_out,
             **{
@@ -155,6 +159,14 @@ def _curves(steps: Sequence[StepRecord], held_out: Mapping[str, Sequence[Sequenc
             },
         },
     }
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
+
+
+def _rounded(value: float, digits: int) -> float | None:
+    return round(value, digits) if math.isfinite(value) else None
 
 
 def _number(value: float) -> float | None:

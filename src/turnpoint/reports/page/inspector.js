@@ -19,13 +19,18 @@ function shadeAll(wanted) {
   const scale = view.tokens.scales[view.shade] || 0;
   for (const span of document.querySelectorAll("#group .t")) {
     const codes = view.tokens.members[span.member].codes[view.shade];
-    const code = codes ? codes[span.place] : NO_VALUE;
-    const share = code === NO_VALUE || !scale ? 0 : (code - ZERO) / ZERO;
+    const share = codes && scale ? strongest(placesOf(span).map((place) => codes[place])) : 0;
     span.classList.toggle("low", share < 0);
     span.classList.toggle("high", share > 0);
     span.style.setProperty("--a", (0.75 * share * share).toFixed(3));
   }
   renderLegend();
+}
+
+// The share of the largest that a code stands for, of several the one furthest from zero.
+function strongest(codes) {
+  const shares = codes.map((code) => (code === NO_VALUE ? 0 : (code - ZERO) / ZERO));
+  return shares.reduce((most, share) => (Math.abs(share) > Math.abs(most) ? share : most), 0);
 }
 
 function renderLegend() {
@@ -49,17 +54,26 @@ function inspect(span) {
   }
   view.cursor = span;
   span.classList.add("at");
-  const mine = view.tokens.members[span.member];
-  const number_ = mine.numbers[span.place];
-  const facts = [make("code", {}, `\u201c${visible(tokenText(number_))}\u201d`), make("span", {}, `id ${view.vocabulary.ids[number_]}`),
-    make("span", {}, `${memberName(span.member)}, token ${span.place + 1}`)];
+  const places = placesOf(span);
+  const facts = places.flatMap((place) => tokenFacts(span.member, place));
+  if (places.length > 1) facts.unshift(make("code", {}, `\u201c${span.textContent}\u201d`), make("span", {}, `${places.length} tokens`));
+  host.replaceChildren(...facts);
+}
+
+function tokenFacts(member, place) {
+  const mine = view.tokens.members[member];
+  const number_ = mine.numbers[place];
+  const part = partOf(number_);
+  const text = part ? part.map((byte) => `\\x${byte.toString(16).padStart(2, "0")}`).join("") : visible(tokenText(number_));
+  const facts = [make("code", {}, `\u201c${text}\u201d`), make("span", {}, `id ${view.vocabulary.ids[number_]}`),
+    make("span", {}, `${memberName(member)}, token ${place + 1}`)];
   for (const [name, codes] of Object.entries(mine.codes)) {
-    const value = valueOf(codes[span.place], view.tokens.scales[name]);
+    const value = valueOf(codes[place], view.tokens.scales[name]);
     if (value === null) continue;
     if (name === "surprisal") facts.push(fact("logprob", number(-value)), fact("p", number(Math.exp(-value))));
     facts.push(fact(name, name === "surprisal" || name === "entropy" ? number(value) : signed(value)));
   }
-  host.replaceChildren(...facts);
+  return facts;
 }
 
 const fact = (label, text) => make("span", {}, make("span", { class: "label" }, label), text);

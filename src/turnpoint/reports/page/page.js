@@ -32,8 +32,11 @@ const act = {
     state.q = words;
     writeAddress(false);
     renderRows(data.groups, state, act);
+    searchNow();
   },
 };
+
+const searchNow = (delay) => searchTexts(data.groups, state.step, state.q, () => renderRows(data.groups, state, act), delay);
 
 function cycle(key, values) {
   act.set({ [key]: values[(values.indexOf(state[key]) + 1) % values.length] });
@@ -100,6 +103,7 @@ function restore() {
   if (state.group === null && !new URLSearchParams(location.hash.slice(1)).has("step")) state.group = chosen(data.groups, state)[0] ?? null;
   writeAddress(false);
   redraw(null);
+  searchNow(0);
 }
 
 // --- keys -------------------------------------------------------------------------------------------

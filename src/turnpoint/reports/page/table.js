@@ -9,12 +9,7 @@ function stepsOf(groups) {
 
 // Returns the row numbers to be shown, in order.
 function chosen(groups, state) {
-  const words = state.q.toLowerCase().split(/\s+/).filter(Boolean);
-  const holds = (group) => {
-    const text = `${group.id} ${group.task} ${group.question} ${group.answer}`.toLowerCase();
-    return words.every((word) => text.includes(word));
-  };
-  const rows = [...groups.keys()].filter((row) => groups[row].step === state.step && holds(groups[row]));
+  const rows = [...groups.keys()].filter((row) => groups[row].step === state.step && matches(groups[row], row, state.q));
   const index = (group) => Number(group.id.split("/").at(-1)) || 0;
   const by = {
     spread: (a, b) => b.spread - a.spread || index(a) - index(b),
@@ -37,11 +32,11 @@ function renderList(groups, state, act) {
   const button = (label, by) => make("button", { "aria-label": by < 0 ? "previous step" : "next step", onclick: () => act.step(by) }, label);
   const sort = make("select", { "aria-label": "sort", onchange: (event) => act.set({ sort: event.target.value }) },
     Object.entries(SORTS).map(([name, label]) => make("option", { value: name, selected: name === state.sort }, `by ${label}`)));
-  const search = make("input", {
-    id: "search", type: "search", placeholder: "filter: words of the problem", "aria-label": "filter", value: state.q,
+  const field = make("input", {
+    id: "search", type: "search", placeholder: "filter: words of problems, completions, reflections", "aria-label": "filter", value: state.q,
     oninput: (event) => act.filter(event.target.value),
   });
-  host.append(make("div", { class: "bar" }, button("\u2039", -1), select, button("\u203a", 1), sort), search, make("div", { id: "rows" }));
+  host.append(make("div", { class: "bar" }, button("\u2039", -1), select, button("\u203a", 1), sort), field, make("div", { id: "rows" }));
   renderRows(groups, state, act);
 }
 
@@ -57,11 +52,19 @@ function renderRows(groups, state, act) {
       make("td", { class: "question" }, group.forks ? make("span", { class: "forks", title: plural(group.forks, "continuation") }, "forks") : null,
         visible(group.question)));
   });
-  const more = rows.length - body.length;
   const header = ["id", "reward", "rollouts", "problem"].map((name) => make("th", {}, name));
-  document.getElementById("rows").replaceChildren(
-    make("table", { class: "groups" }, make("thead", {}, make("tr", {}, header)), make("tbody", {}, body)),
-    make("p", { class: "quiet" }, rows.length ? (more > 0 ? `${plural(more, "more group")}: filter to see them` : plural(rows.length, "group")) : "No group matches."));
+  const table = make("table", { class: "groups" }, make("thead", {}, make("tr", {}, header)), make("tbody", {}, body));
+  const status = rowsStatus(groups, state, act, rows.length);
+  document.getElementById("rows").replaceChildren(...(state.q.trim() ? [status, table] : [table, status]));
+}
+
+function rowsStatus(groups, state, act, here) {
+  const more = here > MOST_ROWS ? ` The first ${MOST_ROWS} are shown.` : "";
+  if (!state.q.trim()) return make("p", { class: "quiet" }, `${plural(here, "group")}.${more}`);
+  const { text, steps } = searchStatus(groups, state, here);
+  const next = steps.sort((a, b) => a - b).find((step) => step > state.step) ?? steps.find((step) => step !== state.step);
+  return make("p", { id: "matches", class: "quiet", "aria-live": "polite" }, `${text}${more}`,
+    next === undefined ? null : make("button", { class: "more", onclick: () => act.set({ step: next, group: null }) }, `step ${next}`));
 }
 
 function rewardScale(groups) {

@@ -50,7 +50,7 @@ function problem(texts) {
   const answer = make("p", { class: "answer" }, make("span", { class: "label" }, "answer"), visible(texts.answer));
   const seen = view.tokens && view.tokens.prompt.length
     ? folded(`prompt as the model saw it, ${plural(view.tokens.prompt.length, "token")}`, () =>
-      make("pre", { class: "text" }, visible(Array.from(view.tokens.prompt, tokenText).join(""), true)))
+      make("pre", { class: "text" }, visible(textOf(view.tokens.prompt), true)))
     : null;
   const paid = Object.entries(texts.cost).map(([kind, count]) => `${kind} ${count.toLocaleString("en")}`).join(", ");
   return make("div", { class: "problem" }, turns, answer, seen, paid ? make("p", { class: "quiet" }, `tokens: ${paid}`) : null);
@@ -173,13 +173,6 @@ function fork(at, position, members) {
     members.map(rollout));
 }
 
-// --- tokens -----------------------------------------------------------------------------------------
-
-function tokenText(number) {
-  const { ids, texts } = view.vocabulary;
-  return texts ? texts[number] : ` ${ids[number]}`;
-}
-
 // Tokens [from, to) of a member; `forked` marks the first, which continuations sample anew.
 function stretch(index, from, to, forked) {
   const element = make("div", { class: "tokens", dir: "auto" });
@@ -195,19 +188,4 @@ function stretch(index, from, to, forked) {
   }
   if (forked && element.firstChild) element.firstChild.classList.add("forked");
   return element;
-}
-
-function spans(index, from, to) {
-  const mine = view.tokens.members[index];
-  const made = [];
-  for (let i = from; i < to; i++) {
-    const text = tokenText(mine.numbers[i]);
-    const span = document.createElement("span");
-    span.className = "t";
-    span.textContent = visible(text).replaceAll(NEWLINE, `${NEWLINE}\n`) || "\u2205";
-    span.member = index;
-    span.place = i;
-    made.push(span);
-  }
-  return made;
 }

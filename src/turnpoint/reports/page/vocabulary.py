@@ -7,6 +7,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from turnpoint.reports.page.parts import token_parts
 from turnpoint.types import TokenIds
 
 
@@ -15,30 +16,24 @@ class Vocabulary:
     """Numbers token ids in the order in which they first come, so that common ones have small numbers."""
 
     def __init__(self) -> None:
-        self._ids: list[int] = []
-        self._numbers = np.full(1 << 16, -1, dtype=np.int64)
+        self._numbers: dict[int, int] = {}  # by id
 
     def numbers(self, token_ids: TokenIds) -> npt.NDArray[np.int64]:
         """Returns the [n] numbers of `token_ids`, new ones for ids not seen before."""
-        if not len(token_ids):
-            return np.zeros(0, dtype=np.int64)
-        missing = int(token_ids.max()) + 1 - len(self._numbers)
-        if missing > 0:
-            self._numbers = np.concatenate([self._numbers, np.full(missing, -1, dtype=np.int64)])
-        numbers = self._numbers[token_ids]
-        if (numbers < 0).any():
-            _, first = np.unique(token_ids, return_index=True)
-            for token in token_ids[np.sort(first)].tolist():
-                if self._numbers[token] < 0:
-                    self._numbers[token] = len(self._ids)
-                    self._ids.append(token)
-            numbers = self._numbers[token_ids]
-        return numbers
+        distinct, first, places = np.unique(token_ids, return_index=True, return_inverse=True)
+        for token in distinct[np.argsort(first)].tolist():
+            self._numbers.setdefault(token, len(self._numbers))
+        return np.array([self._numbers[token] for token in distinct.tolist()], dtype=np.int64)[places]
 
     def record(self, tokenizer: Any | None) -> dict[str, Any]:
-        """Returns ids and texts in the order of their numbers; texts None without a tokenizer."""
-        texts = None if tokenizer is None else token_texts(tokenizer, self._ids)
-        return {"ids": list(self._ids), "texts": texts}
+        """Returns ids and texts in the order of their numbers, and the bytes of those that are no whole text.
+
+        Without a tokenizer texts are None, and no bytes are known. Bytes are in hex, by number.
+        """
+        ids = list(self._numbers)
+        texts = None if tokenizer is None else token_texts(tokenizer, ids)
+        parts = {} if tokenizer is None or texts is None else token_parts(tokenizer, ids, texts)
+        return {"ids": ids, "texts": texts, "parts": parts}
 
 
 def token_texts(tokenizer: Any, token_ids: list[int]) -> list[str]:
