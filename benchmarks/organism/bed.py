@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import turnpoint
-from benchmarks.organism import build, language, model, settings
+from benchmarks.organism import build, hindsight, language, model, settings
 from benchmarks.organism.settings import OrganismSettings
 from turnpoint.config import ModelConfig, RunConfig
 from turnpoint.config.asking import FunctionVerifierConfig, JsonlTasks
@@ -21,7 +21,14 @@ from turnpoint.config.learning import (
 from turnpoint.models.folders import cache_folder, staged
 
 DEFAULT = OrganismSettings()
-_SOURCES = (build, language, model, settings)  # what the weights depend on, beside turnpoint itself
+REFLECTIVE = OrganismSettings(reflections=16_000, hindsights=12_000)  # also reads a record and looks back
+_SOURCES = (
+    build,
+    hindsight,
+    language,
+    model,
+    settings,
+)  # what the weights depend on, beside turnpoint itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

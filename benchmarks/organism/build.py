@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import tempfile
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import turnpoint as tp
+from benchmarks.organism.hindsight import hindsight_example, reflection_example
 from benchmarks.organism.language import Problem, draw_problem, write_solution
 from benchmarks.organism.model import save_untrained
 from benchmarks.organism.settings import OrganismSettings
@@ -24,22 +26,38 @@ from turnpoint.config.asking import JsonlTasks
 def build(settings: OrganismSettings, folder: Path) -> None:
     """Writes the trained model to `folder`/model and problems it never saw to `folder`/problems.jsonl.
 
-    Of the problems the last `held_out_problems` are for evaluation. Takes minutes of one core.
+    Of the problems the last `held_out_problems` are for evaluation. Takes minutes of one core. An organism
+    that looks back learns to solve first: taught all at once it does not learn its tables.
     """
     rng = random.Random(settings.seed)
     problems = distinct_problems(rng, settings)
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         save_untrained(scratch / "untrained", settings)
-        examples = [
-            {"question": it.question, "answer": write_solution(it, rng, settings).text}
-            for it in islice(problems, settings.examples)
-        ]
-        write_lines(scratch / "examples.jsonl", examples)
-        run = tp.sft(cold_start(settings, scratch))
-        tp.export(run.folder, folder / "model")
+        solving = [solution_example(it, rng, settings) for it in islice(problems, settings.examples)]
+        trained = teach(settings, scratch, "cold-start", scratch / "untrained", solving)
+        if settings.looks_back:
+            mixed = looking_back(problems, rng, settings)
+            trained = teach(settings, scratch, "looking-back", trained, mixed)
+        shutil.copytree(trained, folder / "model")
     rest = islice(problems, settings.train_problems + settings.held_out_problems)
     write_lines(folder / "problems.jsonl", [{"question": it.question, "answer": it.answer} for it in rest])
+
+
+def looking_back(
+    problems: Iterator[Problem], rng: random.Random, settings: OrganismSettings
+) -> list[dict[str, str]]:
+    """Returns plain solutions, reflections and solutions under hindsight, shuffled, no problem twice."""
+    rows = [solution_example(it, rng, settings) for it in islice(problems, settings.rehearsals)]
+    rows += [reflection_example(it, rng, settings) for it in islice(problems, settings.reflections)]
+    rows += [hindsight_example(it, rng, settings) for it in islice(problems, settings.hindsights)]
+    rng.shuffle(rows)
+    return rows
+
+
+def solution_example(problem: Problem, rng: random.Random, settings: OrganismSettings) -> dict[str, str]:
+    """Returns a problem and a noisy solution."""
+    return {"question": problem.question, "answer": write_solution(problem, rng, settings).text}
 
 
 def distinct_problems(rng: random.Random, settings: OrganismSettings) -> Iterator[Problem]:
@@ -51,19 +69,26 @@ def distinct_problems(rng: random.Random, settings: OrganismSettings) -> Iterato
             yield problem
 
 
-def cold_start(settings: OrganismSettings, scratch: Path) -> SftConfig:
-    """Returns the recipe that teaches the model in `scratch`/untrained."""
-    return SftConfig(
-        name="cold-start",
-        seed=settings.seed,
-        output_dir=scratch / "runs",
-        model=ModelConfig(path=str(scratch / "untrained")),
-        tasks=JsonlTasks(kind="jsonl", path=scratch / "examples.jsonl", format="plain"),
-        optimizer=OptimizerConfig(
-            learning_rate=settings.learning_rate, schedule="linear", warmup_steps=settings.warmup_steps
-        ),
-        training=SftTrainingConfig(examples_per_step=settings.examples_per_step, head_chunk_tokens=1024),
+def teach(
+    settings: OrganismSettings, scratch: Path, name: str, model: Path, rows: list[dict[str, str]]
+) -> Path:
+    """Returns the folder of `model` after `rows`, each seen once."""
+    write_lines(scratch / f"{name}.jsonl", rows)
+    run = tp.sft(
+        SftConfig(
+            name=name,
+            seed=settings.seed,
+            output_dir=scratch / "runs",
+            model=ModelConfig(path=str(model)),
+            tasks=JsonlTasks(kind="jsonl", path=scratch / f"{name}.jsonl", format="plain"),
+            optimizer=OptimizerConfig(
+                learning_rate=settings.learning_rate, schedule="linear", warmup_steps=settings.warmup_steps
+            ),
+            training=SftTrainingConfig(examples_per_step=settings.examples_per_step, head_chunk_tokens=1024),
+        )
     )
+    tp.export(run.folder, scratch / f"{name}-model")
+    return scratch / f"{name}-model"
 
 
 def main() -> None:

@@ -34,7 +34,10 @@ class OrganismSettings:
     inner: int = 512  # of the feed-forward layers
     initial_scale: float = 0.06  # standard deviation; 0.02 as usual takes three times as many examples
 
-    examples: int = 16_000  # of the cold start, each seen once
+    examples: int = 16_000  # solutions of the cold start, each seen once
+    rehearsals: int = 0  # then further solutions, among
+    reflections: int = 0  # reflections on attempts
+    hindsights: int = 0  # and solutions by who has read a record and a reflection
     examples_per_step: int = 16
     learning_rate: float = 3e-3
     warmup_steps: int = 100
@@ -42,3 +45,8 @@ class OrganismSettings:
     train_problems: int = 4096
     held_out_problems: int = 512
     seed: int = 0
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether it is taught to read a record and to reflect."""
+        return self.reflections + self.hindsights > 0
