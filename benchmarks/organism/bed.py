@@ -8,7 +8,7 @@ from pathlib import Path
 
 import turnpoint
 from benchmarks.organism import build, hindsight, language, model, settings
-from benchmarks.organism.settings import OrganismSettings
+from benchmarks.organism.settings import Lesson, OrganismSettings
 from turnpoint.config import ModelConfig, RunConfig
 from turnpoint.config.asking import FunctionVerifierConfig, JsonlTasks
 from turnpoint.config.learning import (
@@ -21,7 +21,13 @@ from turnpoint.config.learning import (
 from turnpoint.models.folders import cache_folder, staged
 
 DEFAULT = OrganismSettings()
-REFLECTIVE = OrganismSettings(reflections=16_000, hindsights=12_000)  # also reads a record and looks back
+REFLECTIVE = OrganismSettings(  # also reads a record and reflects; taught all at once it learns no tables
+    lessons=(
+        Lesson(solutions=16_000),
+        Lesson(solutions=4_000, reflections=12_000, hindsights=8_000, learning_rate=1e-3),
+        Lesson(solutions=2_000, reflections=4_000, hindsights=14_000, learning_rate=1e-3),
+    )
+)
 _SOURCES = (
     build,
     hindsight,

@@ -18,7 +18,7 @@ import turnpoint as tp
 from benchmarks.organism.hindsight import hindsight_example, reflection_example
 from benchmarks.organism.language import Problem, draw_problem, write_solution
 from benchmarks.organism.model import save_untrained
-from benchmarks.organism.settings import OrganismSettings
+from benchmarks.organism.settings import Lesson, OrganismSettings
 from turnpoint.config import ModelConfig, OptimizerConfig, SftConfig, SftTrainingConfig
 from turnpoint.config.asking import JsonlTasks
 
@@ -26,32 +26,34 @@ from turnpoint.config.asking import JsonlTasks
 def build(settings: OrganismSettings, folder: Path) -> None:
     """Writes the trained model to `folder`/model and problems it never saw to `folder`/problems.jsonl.
 
-    Of the problems the last `held_out_problems` are for evaluation. Takes minutes of one core. An organism
-    that looks back learns to solve first: taught all at once it does not learn its tables.
+    Of the problems the last `held_out_problems` are for evaluation. Takes minutes of one core.
     """
     rng = random.Random(settings.seed)
     problems = distinct_problems(rng, settings)
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        save_untrained(scratch / "untrained", settings)
-        solving = [solution_example(it, rng, settings) for it in islice(problems, settings.examples)]
-        trained = teach(settings, scratch, "cold-start", scratch / "untrained", solving)
-        if settings.looks_back:
-            mixed = looking_back(problems, rng, settings)
-            trained = teach(settings, scratch, "looking-back", trained, mixed)
-        shutil.copytree(trained, folder / "model")
+        model = scratch / "untrained"
+        save_untrained(model, settings)
+        for number, lesson in enumerate(settings.lessons, start=1):
+            rows = examples(lesson, problems, rng, settings)
+            model = teach(lesson, settings, rows, model=model, folder=scratch / f"lesson-{number}")
+        shutil.copytree(model, folder / "model")
     rest = islice(problems, settings.train_problems + settings.held_out_problems)
     write_lines(folder / "problems.jsonl", [{"question": it.question, "answer": it.answer} for it in rest])
 
 
-def looking_back(
-    problems: Iterator[Problem], rng: random.Random, settings: OrganismSettings
+def examples(
+    lesson: Lesson, problems: Iterator[Problem], rng: random.Random, settings: OrganismSettings
 ) -> list[dict[str, str]]:
-    """Returns plain solutions, reflections and solutions under hindsight, shuffled, no problem twice."""
-    rows = [solution_example(it, rng, settings) for it in islice(problems, settings.rehearsals)]
-    rows += [reflection_example(it, rng, settings) for it in islice(problems, settings.reflections)]
-    rows += [hindsight_example(it, rng, settings) for it in islice(problems, settings.hindsights)]
-    rng.shuffle(rows)
+    """Returns what a lesson teaches, as question and answer; several kinds are shuffled."""
+    kinds = (
+        (solution_example, lesson.solutions),
+        (reflection_example, lesson.reflections),
+        (hindsight_example, lesson.hindsights),
+    )
+    rows = [write(it, rng, settings) for write, count in kinds for it in islice(problems, count)]
+    if len(rows) > lesson.solutions:
+        rng.shuffle(rows)
     return rows
 
 
@@ -70,25 +72,27 @@ def distinct_problems(rng: random.Random, settings: OrganismSettings) -> Iterato
 
 
 def teach(
-    settings: OrganismSettings, scratch: Path, name: str, model: Path, rows: list[dict[str, str]]
+    lesson: Lesson, settings: OrganismSettings, rows: list[dict[str, str]], *, model: Path, folder: Path
 ) -> Path:
-    """Returns the folder of `model` after `rows`, each seen once."""
-    write_lines(scratch / f"{name}.jsonl", rows)
+    """Returns where in `folder` the model of `model` is after `rows`."""
+    folder.mkdir()
+    write_lines(folder / "examples.jsonl", rows)
+    optimizer = OptimizerConfig(
+        learning_rate=lesson.learning_rate, schedule="linear", warmup_steps=settings.warmup_steps
+    )
     run = tp.sft(
         SftConfig(
-            name=name,
+            name=folder.name,
             seed=settings.seed,
-            output_dir=scratch / "runs",
+            output_dir=folder / "runs",
             model=ModelConfig(path=str(model)),
-            tasks=JsonlTasks(kind="jsonl", path=scratch / f"{name}.jsonl", format="plain"),
-            optimizer=OptimizerConfig(
-                learning_rate=settings.learning_rate, schedule="linear", warmup_steps=settings.warmup_steps
-            ),
+            tasks=JsonlTasks(kind="jsonl", path=folder / "examples.jsonl", format="plain"),
+            optimizer=optimizer,
             training=SftTrainingConfig(examples_per_step=settings.examples_per_step, head_chunk_tokens=1024),
         )
     )
-    tp.export(run.folder, scratch / f"{name}-model")
-    return scratch / f"{name}-model"
+    tp.export(run.folder, folder / "model")
+    return folder / "model"
 
 
 def main() -> None:

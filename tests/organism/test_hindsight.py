@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benchmarks.organism.build import distinct_problems, looking_back
+from benchmarks.organism.build import distinct_problems, examples
 from benchmarks.organism.hindsight import (
     WORDS,
     hindsight_example,
@@ -20,7 +20,7 @@ from benchmarks.organism.hindsight import (
 )
 from benchmarks.organism.language import Problem, first_wrong_step, write_solution
 from benchmarks.organism.model import CONTEXT, SOLVE, make_tokenizer, save_untrained
-from benchmarks.organism.settings import OrganismSettings
+from benchmarks.organism.settings import Lesson, OrganismSettings
 from benchmarks.organism.verify import reward_told
 
 from tests.organism.settings import TINY
@@ -30,7 +30,8 @@ from turnpoint.models.renderer import ChatRenderer
 from turnpoint.protocols import Completion, Root
 from turnpoint.types import FinishReason, Message, Task, Verdict, float_array, token_array
 
-SETTINGS = OrganismSettings(reflections=1, hindsights=1)
+LOOKING_BACK = Lesson(solutions=4, reflections=3, hindsights=2)
+SETTINGS = OrganismSettings(lessons=(LOOKING_BACK,))
 EXAMPLE = Problem(9, ("-5", "*7", "+8"))
 CLEAN = "A 9 -5 = 4 ; B 4 *7 = 8 ; C 8 +8 = 6 ; # 6"
 WRONG = "A 9 -5 = 4 ; B 4 *7 = 2 ; C 2 +8 = 0 ; # 0"
@@ -86,7 +87,7 @@ def test_hindsight_makes_the_named_step_right_and_no_other() -> None:
 
 
 def test_every_prompt_is_turnpoints_own_in_words_that_are_known(tmp_path: Path) -> None:
-    settings = replace(TINY, reflections=1, hindsights=1)
+    settings = replace(TINY, lessons=(LOOKING_BACK,))
     save_untrained(tmp_path, settings)
     loaded = load_model(tmp_path, device="cpu", dtype="float32")
     renderer = ChatRenderer(loaded.tokenizer, stop_ids=loaded.stop_ids)
@@ -144,9 +145,9 @@ def test_the_judge_that_tells_reads_like_record_and_reflection() -> None:
     assert feedback == told(EXAMPLE, WRONG, SETTINGS)
 
 
-def test_what_is_taught_after_solving_is_a_mixture_of_new_problems() -> None:
-    settings = replace(TINY, steps=(4, 6), rehearsals=4, reflections=3, hindsights=2)
-    rows = looking_back(distinct_problems(random.Random(1), settings), random.Random(2), settings)
+def test_a_lesson_is_a_mixture_of_new_problems() -> None:
+    settings = replace(TINY, steps=(4, 6))
+    rows = examples(LOOKING_BACK, distinct_problems(random.Random(1), settings), random.Random(2), settings)
     kinds = ["[A completed attempt]" in row["question"] for row in rows]
     assert (len(rows), sum(kinds)) == (9, 3)
     assert sum("[Reflection]" in row["question"] for row in rows) == 2
@@ -156,4 +157,4 @@ def test_what_is_taught_after_solving_is_a_mixture_of_new_problems() -> None:
 
 def test_the_plain_organism_knows_none_of_these_words() -> None:
     assert {*WORDS}.isdisjoint(make_tokenizer(TINY).get_vocab())
-    assert {*WORDS} <= {*make_tokenizer(replace(TINY, reflections=1)).get_vocab()}
+    assert {*WORDS} <= {*make_tokenizer(replace(TINY, lessons=(LOOKING_BACK,))).get_vocab()}

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.localisation import Attempt, Bench, Found, is_misconceived, report, run
 from benchmarks.organism.language import Problem, first_wrong_word
 from benchmarks.organism.model import save_untrained
-from benchmarks.organism.settings import OrganismSettings
+from benchmarks.organism.settings import Lesson, OrganismSettings
 
 from tests.organism.settings import TINY
 from turnpoint.engine import TorchEngine
@@ -102,7 +102,7 @@ def test_figures_by_hand() -> None:
 
 
 def test_it_runs_on_a_model_that_knows_nothing(tmp_path: Path) -> None:
-    settings = replace(TINY, reflections=1)
+    settings = replace(TINY, lessons=(Lesson(solutions=1, reflections=1),))
     save_untrained(tmp_path, settings)
     model = load_model(tmp_path, device="cpu", dtype="float32")
     renderer = ChatRenderer(model.tokenizer, stop_ids=model.stop_ids)
