@@ -26,7 +26,8 @@ def _decided(value: Any) -> Any:
     if isinstance(value, dict):
         left_out = ("seconds", "wall_seconds", "slowest_verify", "reason")
         items = cast(dict[str, Any], value).items()
-        return {key: _decided(inner) for key, inner in items if key not in left_out}
+        kept = {key: inner for key, inner in items if key not in left_out and not key.startswith("seconds/")}
+        return {key: _decided(inner) for key, inner in kept.items()}
     return [_decided(inner) for inner in cast(list[Any], value)] if isinstance(value, list) else value
 
 

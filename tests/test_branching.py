@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import turnpoint as tp
+from tests.reports.pages import overview
 from tests.runs import assert_same_run, rows
 from tests.tiny import save_tiny_model
 from tests.typed import Command, is_one_line
-from turnpoint.reports.run_log import StepRecord, read_metrics
+from turnpoint.reports.run_log import StepRecord, read_metrics, read_notes
 from turnpoint.rollout import read_groups
 from turnpoint.training import latest_checkpoint, load_checkpoint
 from turnpoint.types import BranchOrigin, Group, TokenKind
@@ -92,6 +93,34 @@ def test_reflections_are_weighed_against_the_verifier(recipe: Path, long_folder:
     assert "the reflection says no outcome" in insight.set_aside
 
 
+ACCOUNTED = [
+    *(f"tokens/{kind}" for kind in TokenKind),
+    *(
+        f"branching/{it}"
+        for it in ("depth", "points", "agreement", "set_aside", "redrawn", "spread", "fresh")
+    ),
+    *("seconds/reflect", "seconds/score", "seconds/examination_share", "signal", "cache_hit"),
+]
+
+
+def test_what_a_step_cost_is_accounted_for(turnpoint: Command, recipe: Path, long_folder: Path) -> None:
+    rule = RULES["reflected"]
+    answer = turnpoint("train", recipe, *SHAPE, f"rollout.branching.rule={rule}", f"model.path={long_folder}")
+    assert answer.status == 0, answer.err
+    folder = recipe.parent / "runs" / "tiny"
+    for step in steps(folder):
+        assert set(ACCOUNTED) <= set(step.metrics)
+        assert step.metrics["seconds/reflect"] > 0
+        assert step.metrics["seconds/score"] > 0
+        assert 0 < step.metrics["seconds/examination_share"] < 1
+        assert 0 < step.metrics["cache_hit"] < 1
+    assert answer.out.count("summed over roots,") == 2 + 1  # steps, and the end
+    assert turnpoint("report", folder).status == 0
+    page = overview(folder / "report.html")
+    assert {"seconds/reflect", "seconds/score"} <= set(page["curves"]["figures"])
+    assert any("reflections took" in it["text"] for it in page["findings"])
+
+
 def test_a_model_that_names_no_steps_gives_rollouts_from_the_prompt(recipe: Path, long_folder: Path) -> None:
     folder = run(
         recipe, "rollout.branching.rule={kind: reflection, max_tokens: 4}", f"model.path={long_folder}"
@@ -157,6 +186,38 @@ def test_a_run_that_forks_goes_on_bit_for_bit(recipe: Path, long_folder: Path) -
     (half / "evaluations.jsonl").write_bytes((whole / "evaluations.jsonl").read_bytes())  # one more, after 1
     assert first[-1] == last[-1]
     assert_same_run(half, whole)
+
+
+def test_a_run_that_goes_on_without_deterministic_forks_says_so(
+    turnpoint: Command, recipe: Path, long_folder: Path
+) -> None:
+    folder = recipe.parent / "runs" / "tiny"
+    free = ["rollout.branching.deterministic=false", "rollout.branching.rule={kind: random}"]
+    note = "groups fork as verdicts come, so the last bits may differ from a run without interruption"
+    first = turnpoint("train", recipe, *SHAPE, *free, "training.steps=1")
+    assert first.status == 0, first.err
+    assert note not in first.out
+    assert not (folder / "notes.jsonl").exists()
+    answer = turnpoint("train", folder, "training.steps=2")
+    assert answer.status == 0, answer.err
+    (line,) = [it for it in answer.out.splitlines() if note in it]
+    assert "rollout.branching.deterministic=true goes on bit for bit" in line
+    assert read_notes(folder / "notes.jsonl") == [(1, line)]
+    assert turnpoint("report", folder).status == 0
+    assert overview(folder / "report.html")["notes"] == [f"after step 1: {line}"]
+
+
+@pytest.mark.parametrize("branching", ["deterministic=true", "null"])
+def test_a_run_that_goes_on_bit_for_bit_has_no_note(turnpoint: Command, recipe: Path, branching: str) -> None:
+    change = "rollout.branching=null" if branching == "null" else f"rollout.branching.{branching}"
+    rule = [] if branching == "null" else ["rollout.branching.rule={kind: random}"]
+    answer = turnpoint("train", recipe, *SHAPE, change, *rule, "training.steps=1")
+    assert answer.status == 0, answer.err
+    folder = recipe.parent / "runs" / "tiny"
+    answer = turnpoint("train", folder, "training.steps=2")
+    assert answer.status == 0, answer.err
+    assert "the last bits may differ" not in answer.out
+    assert not (folder / "notes.jsonl").exists()
 
 
 def test_dynamic_sampling_sets_whole_trees_aside(recipe: Path) -> None:

@@ -1,16 +1,20 @@
 """The command `turnpoint`: thin, so that everything it does can be done from Python too.
 
 What the user got wrong ends in one line on standard error and status 2; what broke, in one line and status 1.
+When nobody reads standard output any more, a command ends without a word and with status 141.
 Heavy libraries load only when a command runs.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import select
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO, TypeGuard
 
 import typer
 
@@ -23,6 +27,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+_UNREAD = 128 + signal.SIGPIPE  # 141, what a shell tells of a command that a broken pipe ended
 
 _Overrides = Annotated[
     list[str] | None,
@@ -174,17 +180,22 @@ def main() -> None:
     for polite in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(polite) is signal.SIG_DFL:  # nohup ignores SIGHUP, and so do we then
             signal.signal(polite, _interrupt)
+    output = _stat_of_output()
     try:
         status: object = app(standalone_mode=False)  # 130 after Ctrl-C, None after a command
+        _flush()
     except TurnpointError as error:
         _complain(str(error), error.exit_status)
     except typer.TyperException as error:  # a command line that cannot be read
         _complain(f"{error.format_message().rstrip('.')}; see turnpoint --help", error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted", 130)
-    except BrokenPipeError:  # a reader such as `head` has gone; say nothing more, also at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+    except SystemExit as error:  # typer and rich make a status 1 of a broken pipe, before it gets here
+        if isinstance(error.__context__, BrokenPipeError):
+            _leave(error.__context__, output)
+        raise
+    except BrokenPipeError as error:
+        _leave(error, output)
     except OSError as error:  # standard output on a full disk, above all
         _complain(str(error), 1)
     sys.exit(status if isinstance(status, int) else 0)
@@ -196,9 +207,46 @@ def _interrupt(*_: object) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
+def _flush() -> None:
+    """Writes what waits for standard output now, where a failure can still be told; it may be closed."""
+    if isinstance(sys.stdout, io.TextIOBase):
+        sys.stdout.flush()
+
+
+def _leave(error: BrokenPipeError, output: os.stat_result | None) -> NoReturn:
+    """Ends as commands do whose reader has gone, such as `head`: without a word, status 128 + SIGPIPE.
+
+    A command that trains has saved what was learnt by then, as after Ctrl-C: the error came up through it.
+    A broken pipe that is not the output that was there at the start is told like any other error.
+    """
+    now = _stat_of_output()
+    replaced = output is not None and now is not None and not os.path.samestat(output, now)  # by rich
+    if not (replaced or _has_no_reader(sys.__stdout__)):
+        _complain(str(error), 1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.__stdout__, sys.__stderr__):  # what waits in buffers must not be tried again at exit
+        if _has_no_reader(stream):
+            os.dup2(nowhere, stream.fileno())
+    sys.exit(_UNREAD)
+
+
+def _stat_of_output() -> os.stat_result | None:
+    return None if sys.__stdout__ is None else os.fstat(sys.__stdout__.fileno())
+
+
+def _has_no_reader(stream: TextIO | None) -> TypeGuard[TextIO]:
+    """Whether `stream` writes into a pipe or socket whose other end is closed."""
+    if stream is None:
+        return False
+    poll = select.poll()
+    poll.register(stream.fileno(), 0)  # errors are always told
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
+
+
 def _complain(message: str, status: int) -> NoReturn:
     line = f"turnpoint: {' '.join(message.split())}"
-    print(line.encode(errors="replace").decode(), file=sys.stderr)
+    with contextlib.suppress(BrokenPipeError):  # nobody reads it
+        print(line.encode(errors="replace").decode(), file=sys.stderr)
     sys.exit(status)
 
 

@@ -96,6 +96,7 @@ def test_a_click_opens_the_tree(browser: Browser, page: Path) -> None:
     assert "fork 1" in text(browser, "#group .mark")
     assert "forks by" in text(browser, "#group .insight")
     assert count(browser, "#curves .chart") > 6
+    assert count(browser, "#curves .chart[data-name='seconds/score']") == 1
     assert quiet(browser, page)
 
 

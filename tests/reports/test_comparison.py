@@ -13,8 +13,10 @@ from turnpoint.reports.comparison import (
     against_majority,
     compare,
     entropy_collapse,
+    examination_cost,
     mcnemar_test,
     reward_trend,
+    run_verdict,
     sign_flip_test,
 )
 
@@ -170,3 +172,17 @@ def test_entropy_collapse() -> None:
     assert found.text == "entropy fell from 0.8 to 0.05 nats per token: little is explored any more"
     assert entropy_collapse([0.8] * 10 + [0.3] * 5) is None
     assert entropy_collapse([0.8, 0.0]) is None
+
+
+def test_what_examinations_took_is_summed_over_the_steps_that_had_any() -> None:
+    costly = {"seconds/reflect": 40.0, "seconds/score": 2.0, "seconds/examination_share": 0.5}
+    free = {"seconds/reflect": 0.0, "seconds/score": 0.0, "seconds/examination_share": 0.0}
+    found = examination_cost([costly, {**costly, "seconds/examination_share": 0.3}, free, {"reward": 1.0}])
+    assert found is not None
+    assert found.text == (
+        "reflections took 1 min 20 s and scoring 4.0 s, summed over roots, which overlap: 40 % of a root's "
+        "time in rollouts"
+    )
+    assert not found.warning
+    assert examination_cost([free, {"reward": 1.0}]) is None
+    assert found in run_verdict([costly, {**costly, "seconds/examination_share": 0.3}], {})

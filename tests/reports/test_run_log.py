@@ -21,6 +21,7 @@ from turnpoint.reports.run_log import (
     read_evaluations,
     read_lines,
     read_metrics,
+    read_notes,
 )
 from turnpoint.reports.step import StepReport, make_step_report
 from turnpoint.rollout.evaluate import Attempt, Outcome
@@ -244,3 +245,16 @@ def test_numbers_that_json_lacks_are_words(tmp_path: Path) -> None:
     values = read_metrics(folder.metrics)[0].metrics
     assert math.isnan(values["a"])
     assert values["b"] == -math.inf
+
+
+def test_notes_are_kept_in_order_and_a_torn_one_is_skipped(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "demo")
+    assert read_notes(folder.notes) == []
+    folder.append_note(0, "first")
+    folder.append_note(3, "then")
+    with folder.notes.open("a") as file:
+        file.write('{"step": 4')
+    assert read_notes(folder.notes) == [(0, "first"), (3, "then")]
+    folder.notes.write_text('{"text": "when?"}\n')
+    with pytest.raises(RunFolderError, match=r"notes\.jsonl, line 1: not a note"):
+        read_notes(folder.notes)

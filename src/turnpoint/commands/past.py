@@ -62,23 +62,23 @@ def take_up(
     """Returns the figures of the steps that the run in `folder` has behind it at `start`.
 
     A new run writes what it begins with. In one that goes on, what was logged after `start` is cut off, and
-    what keeps it from being the run without interruption is said. Raises DataError when `problems` are not
-    those that it began with, ModelError when `model` and
-    RecipeError when the reward function is not, before anything is changed; RunFolderError
-    when a file cannot be read, cut or written.
+    what keeps it from being the run without interruption is said and recorded. Raises DataError when
+    `problems` are not those that it began with, ModelError when `model` and RecipeError when the reward
+    function is not, before anything is changed; RunFolderError when a file cannot be read, cut or written.
     """
     origin = Origin.of(config, model, problems)
     if folder.recipe.exists():
         _check(folder, origin, source=model.source)
     else:
         origin.write(folder)
-    for path in (folder.metrics, folder.evaluations, folder.held_out):
+    for path in (folder.metrics, folder.evaluations, folder.held_out, folder.notes):
         cut_lines(path, after=start.position.step, step_of=step_of_row)
     cut_lines(folder.rollouts, after=start.position.step, step_of=step_of_group)
     history = [record.metrics for record in read_metrics(folder.metrics)] if folder.metrics.exists() else []
     changes = folder.write_environment(device=str(model.decoder.device))
     folder.write_recipe(config)
-    for note in _notes(folder, start, changes, told=len(history)):
+    for note in _notes(folder, start, config, changes, told=len(history)):
+        folder.append_note(start.position.step, note)
         terminal.line(note, "yellow")
     return history
 
@@ -94,7 +94,9 @@ def _check(folder: RunFolder, now: Origin, *, source: str) -> None:
     check_judge(then, now, run=folder.path)
 
 
-def _notes(folder: RunFolder, start: Start, changes: list[str], *, told: int) -> list[str]:
+def _notes(
+    folder: RunFolder, start: Start, config: RunConfig | SftConfig, changes: list[str], *, told: int
+) -> list[str]:
     """Returns what keeps the run from being as it should be; `told` steps are in its metrics."""
     step = start.position.step
     notes = [folder.note] if folder.note else []
@@ -105,6 +107,16 @@ def _notes(folder: RunFolder, start: Start, changes: list[str], *, told: int) ->
             f"{start.source} was saved when step {step + 1} failed half-way: what it had learnt is kept, so "
             f"the run will differ from one without interruption"
         )
+    if step and isinstance(config, RunConfig) and _forks_as_verdicts_come(config):
+        notes.append(
+            "groups fork as verdicts come, so the last bits may differ from a run without interruption; a "
+            "new run with rollout.branching.deterministic=true goes on bit for bit"
+        )
     if told != step:
         notes.append(f"{folder.metrics} tells of {told} of {step} steps; the others are lost")
     return notes
+
+
+def _forks_as_verdicts_come(config: RunConfig) -> bool:
+    """Whether how long verdicts take decides which requests share a batch."""
+    return config.rollout.branching is not None and not config.rollout.branching.deterministic

@@ -15,7 +15,14 @@ from turnpoint.models.pretrained import read_tokenizer
 from turnpoint.objective import make_advantage
 from turnpoint.reports.page.build import Built, PageBuilder, check_place
 from turnpoint.reports.page.head import sft_head, train_head
-from turnpoint.reports.run_log import RunFolder, StepRecord, read_evaluations, read_held_out, read_metrics
+from turnpoint.reports.run_log import (
+    RunFolder,
+    StepRecord,
+    read_evaluations,
+    read_held_out,
+    read_metrics,
+    read_notes,
+)
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.text import plural
 from turnpoint.rollout.recorder import read_groups
@@ -41,7 +48,8 @@ def report(run: str | Path, out: str | Path | None = None) -> Path:
     if not (steps or head["evaluations"] or folder.rollouts.exists()):
         raise RunFolderError(f"{run} has nothing to show yet: no step, no evaluation, no rollout")
     builder = PageBuilder(make_advantage(config) if isinstance(config, RunConfig) else GroupAdvantage())
-    notes = _read_groups(builder, folder, terminal)
+    notes = [f"after step {step}: {text}" for step, text in read_notes(folder.notes)]
+    notes += _read_groups(builder, folder, terminal)
     tokenizer = None
     if folder.rollouts.exists():
         tokenizer, why_not = _tokenizer(config.model.path)

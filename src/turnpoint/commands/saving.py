@@ -88,10 +88,10 @@ class Saving:
                 self._folder.flush()
             finally:
                 path = save_checkpoint(self._folder.checkpoints, checkpoint)
-            self._terminal.line(f"checkpoint of step {self.done} saved: {path}")
             self._saved = self.done
             if self._keep is not None:
                 prune_checkpoints(self._folder.checkpoints, keep=self._keep)
+            self._terminal.line(f"checkpoint of step {self.done} saved: {path}")  # it may be gone
 
     def __enter__(self) -> Saving:
         return self

@@ -8,8 +8,12 @@
               std             s = population standard deviation of the n rewards + 1e-6
 
 mean and none are HDL's choice (arXiv 2609.36864, after Dr. GRPO, 2503.20783); mean and std are GRPO's
-(2402.03300); leave_one_out is RLOO's (2402.14740). Only leave_one_out is an unbiased baseline: the
-expected gradient under mean is (n - 1) / n of it. Dividing by the std weighs groups by their difficulty.
+(2402.03300); leave_one_out is RLOO's (2402.14740). Dividing by the std weighs groups by their difficulty.
+
+Without std, the expected gradient of a token is that of its return, times a factor. Where rollouts share
+nothing, it is 1 under leave_one_out, which is unbiased, and 1 - 1/n under mean. Where N rollouts of a group
+pass through the token, its baseline holds their share of the same gradient: 1 - (N - 1) / (n - 1) and 1 - N
+/ n. Both are for places to fork that do not depend on the tokens after them (docs/branching.md).
 """
 
 from __future__ import annotations

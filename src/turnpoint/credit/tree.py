@@ -13,9 +13,12 @@ subtree_value           V = mean reward of all rollouts that pass through a piec
 
 The first is BPO's (arXiv 2607.14171: leave-one-out among siblings, carried upstream with decay 0.95 per
 decision), whose text says no more; that decay counts tokens and that roots are siblings of each other is
-ours. Given an unselected root, what is carried upstream has mean zero. The second telescopes along a path to
-reward minus group mean; TreeRL (arXiv 2506.11902) adds V_j - V(start) and divides by the root of a node's
-leaves. Without forks the first is RLOO, the second GRPO without std.
+ours. Where a root forks for no reason of its own later tokens, it is unbiased for every decay, since what
+is carried upstream then has mean zero; under a rule that reads the whole root only its suffixes are. An
+only root gets 0 before its first fork. The second telescopes along a path to reward minus group mean; where
+N_j rollouts pass through piece j, and the whole group before the first, its expected gradient is 1 - N_j /
+N_(j-1) of the unbiased one. TreeRL (arXiv 2506.11902) adds V_j - V(start) and divides by the root of a
+node's leaves. Without forks the first is RLOO, the second GRPO without std.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from turnpoint.metrics import Mean, Metric, Sum
 from turnpoint.types import BranchOrigin, Group, Insight, Member, RootOrigin
 
 AGREEMENT = "branching/agreement"
+REFLECT, SCORE = "seconds/reflect", "seconds/score"
+EXAMINATION_SHARE = "seconds/examination_share"
 
 
 def branching_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
@@ -20,6 +22,9 @@ def branching_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
     continuations whose first token is the root's again. branching/spread: mean variance of rewards within a
     point, its root included. branching/fresh: continuations that began at the prompt.
     branching/score: mean score of points, in the rule's unit.
+    seconds/reflect, seconds/score: what reflections and scoring took, from asking to answer, summed over
+    roots; these overlap, so that neither is a part of the step's wall time. seconds/examination_share: both,
+    as a share of the time from a group's start to its last completion, summed over roots alike.
     """
     seen = [(group, it, it.insight) for group in groups for it in group.members if it.insight is not None]
     if not seen:
@@ -38,7 +43,19 @@ def branching_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
         "branching/spread": Mean.of(_spreads(groups)),
         "branching/fresh": Sum(sum(_fresh(group) for group in groups)),
         "branching/score": Mean.of(origin.score for _, _, origin in branches),
+        **_seconds(groups),
     }
+
+
+def _seconds(groups: Sequence[Group]) -> dict[str, Metric]:
+    reflect, score = (
+        sum(it.account.seconds.get(name, 0.0) for it in groups) for name in ("reflect", "score")
+    )
+    whole = sum(
+        it.account.seconds.get("generate", 0.0) * sum(member.insight is not None for member in it.members)
+        for it in groups
+    )
+    return {REFLECT: Sum(reflect), SCORE: Sum(score), EXAMINATION_SHARE: Mean(reflect + score, whole)}
 
 
 def agreement(groups: Sequence[Group]) -> float | None:

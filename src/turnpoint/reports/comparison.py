@@ -15,8 +15,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from turnpoint.reports.branching_metrics import EXAMINATION_SHARE, REFLECT, SCORE
 from turnpoint.reports.findings import Finding
-from turnpoint.reports.text import cut, number, plural
+from turnpoint.reports.text import cut, duration, number, percent, plural
 from turnpoint.rollout.evaluate import SOLVED, Evaluation, valid_rewards
 from turnpoint.rollout.intervals import clustered_interval, t_quantile
 
@@ -210,11 +211,26 @@ def entropy_collapse(entropies: Sequence[float]) -> Finding | None:
     return Finding(rule="entropy", text=text, warning=True)
 
 
+def examination_cost(history: Sequence[Mapping[str, float]]) -> Finding | None:
+    """Says what reflections and scoring took, summed over the roots of all steps; None where nothing did."""
+    steps = [figures for figures in history if figures.get(EXAMINATION_SHARE)]
+    if not steps:
+        return None
+    reflect, score = (sum(figures[name] for figures in steps) for name in (REFLECT, SCORE))
+    share = statistics.fmean(figures[EXAMINATION_SHARE] for figures in steps)
+    text = (
+        f"reflections took {duration(reflect)} and scoring {duration(score)}, summed over roots, which "
+        f"overlap: {percent(share)} of a root's time in rollouts"
+    )
+    return Finding(rule="examination", text=text, warning=False)
+
+
 def run_verdict(history: Sequence[Mapping[str, float]], by_step: Mapping[int, Evaluation]) -> list[Finding]:
     """Returns what the whole run can be said to have done; `history` has the figures of each step."""
     trends = [
         reward_trend([figures["reward"] for figures in history if "reward" in figures]),
         entropy_collapse([figures["entropy"] for figures in history if "entropy" in figures]),
+        examination_cost(history),
     ]
     evaluations = [by_step[step] for step in sorted(by_step)]
     changes = compare(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else ()

@@ -12,7 +12,7 @@ from turnpoint.errors import RunFolderError
 
 
 def step_of_row(line: bytes) -> int:
-    """Returns the step of a line of metrics.jsonl or evaluations.jsonl; raises ValueError without one."""
+    """Returns the step of a line of any log but rollouts.jsonl; raises ValueError without one."""
     row: Any = json.loads(line)
     if not isinstance(row, dict) or not isinstance(step := cast(dict[str, Any], row).get("step"), int):
         raise ValueError("it has no step")

@@ -11,7 +11,7 @@ from turnpoint.credit.overlong import completion_length, is_truncated
 from turnpoint.metrics import Max, Mean, Metric, Quantile, Sum
 from turnpoint.reports.branching_metrics import branching_metrics
 from turnpoint.rollout.evaluate import SOLVED
-from turnpoint.types import Group
+from turnpoint.types import Group, TokenKind
 
 SLOWEST_VERIFY = "slowest_verify"  # the key in Account.seconds; a largest, not a part of the sum
 
@@ -22,7 +22,9 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
     reward, solved (share with reward >= 1), reward/PART: means over valid rollouts.
     signal: share of groups whose valid rewards differ. invalid, truncated: shares of all rollouts.
     length: mean tokens of a whole completion; length/max; length/finished: median of those not truncated.
-    tokens/KIND: what was paid. slowest_verify: seconds. Those of `branching_metrics` for groups that fork.
+    tokens/KIND: what was paid, by `TokenKind`; of groups that fork every kind, also what is 0.
+    cache_hit: share read from the prefix cache of the tokens in prompts and kept prefixes.
+    slowest_verify: seconds. Those of `branching_metrics` for groups that fork.
     """
     pairs = [(group, member) for group in groups for member in group.members]
     members = [member for _, member in pairs]
@@ -44,9 +46,18 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
     for name in sorted({name for member in members for name in member.verdict.parts}):
         valid = [member.verdict.parts for member in members if member.verdict.valid]
         metrics[f"reward/{name}"] = Mean.of(parts[name] for parts in valid if name in parts)
-    for kind in sorted({kind for group in groups for kind in group.account.tokens}):
-        metrics[f"tokens/{kind}"] = Sum(sum(group.account.tokens.get(kind, 0) for group in groups))
-    return {**metrics, **branching_metrics(groups)}
+    return {**metrics, **_paid(groups), **branching_metrics(groups)}
+
+
+def _paid(groups: Sequence[Group]) -> dict[str, Metric]:
+    forks = any(member.insight is not None for group in groups for member in group.members)
+    kinds = set(TokenKind) if forks else {kind for group in groups for kind in group.account.tokens}
+    totals = {kind: sum(group.account.tokens.get(kind, 0) for group in groups) for kind in sorted(kinds)}
+    cached, prefilled = totals.get(TokenKind.CACHED, 0), totals.get(TokenKind.PROMPT, 0)
+    return {
+        **{f"tokens/{kind}": Sum(total) for kind, total in totals.items()},
+        "cache_hit": Mean(cached, cached + prefilled),
+    }
 
 
 def valid_rewards(group: Group) -> list[float]:

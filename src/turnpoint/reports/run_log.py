@@ -6,6 +6,7 @@
         environment.json    versions, machine, device
         metrics.jsonl       one line per step: typed metrics, seconds by phase, findings
         evaluations.jsonl   one line per evaluation, problem by problem
+        notes.jsonl         what keeps the run from being as it should be, if anything does
         held_out.jsonl      supervised fine-tuning: held-out cross-entropy before and after
         rollouts.jsonl      every rollout (written by the recorder)
         checkpoints/
@@ -119,6 +120,11 @@ class RunFolder:
         return self.path / "held_out.jsonl"
 
     @property
+    def notes(self) -> Path:
+        """One line per note on the run as a whole."""
+        return self.path / "notes.jsonl"
+
+    @property
     def rollouts(self) -> Path:
         """For the recorder of rollouts."""
         return self.path / "rollouts.jsonl"
@@ -150,7 +156,7 @@ class RunFolder:
 
     def flush(self) -> None:
         """Waits until the lines written so far are on the disk."""
-        for path in (self.metrics, self.evaluations, self.rollouts):
+        for path in (self.metrics, self.evaluations, self.notes, self.rollouts):
             if path.exists():
                 _flush(path)
 
@@ -162,6 +168,10 @@ class RunFolder:
     def append_step(self, report: StepReport) -> None:
         """Adds a step to metrics.jsonl."""
         _append(self.metrics, step_json(report))
+
+    def append_note(self, step: int, text: str) -> None:
+        """Adds a note to notes.jsonl; `step` steps were completed when it was made."""
+        _append(self.notes, {"step": step, "text": text})
 
     def append_evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Adds an evaluation to evaluations.jsonl; `step` 0 is before training."""
@@ -296,6 +306,20 @@ def read_evaluations(path: Path) -> dict[int, Evaluation]:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunFolderError(f"{path}, line {number}: not an evaluation: {error!r}") from error
     return evaluations
+
+
+def read_notes(path: Path) -> list[tuple[int, str]]:
+    """Returns the notes in a notes.jsonl with the steps completed by then, none without the file.
+
+    A torn last line is skipped. Raises RunFolderError for a line in the middle that is none.
+    """
+    notes: list[tuple[int, str]] = []
+    for number, row in read_lines(path) if path.exists() else ():
+        try:
+            notes.append((int(row["step"]), str(row["text"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(f"{path}, line {number}: not a note: {error!r}") from error
+    return notes
 
 
 def read_held_out(path: Path) -> dict[int, HeldOut]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 
+from turnpoint.reports.branching_metrics import EXAMINATION_SHARE, REFLECT, SCORE
 from turnpoint.reports.rollout_metrics import SLOWEST_VERIFY
 from turnpoint.reports.step import StepReport
 from turnpoint.reports.text import cut, number, percent
@@ -43,6 +44,9 @@ def _fields(report: StepReport, steps: int | None) -> Iterator[str]:
     if "branching/points" in values:
         depth = f" at depth {percent(values['branching/depth'])}" if "branching/depth" in values else ""
         yield f"points found {percent(values['branching/points'])}{depth}"
+    if values.get(EXAMINATION_SHARE):
+        seconds = f"reflect {values[REFLECT]:.1f} s, score {values[SCORE]:.1f} s"
+        yield f"{seconds} summed over roots, {percent(values[EXAMINATION_SHARE])} of their time"
     if "entropy" in values:
         yield f"entropy {values['entropy']:5.3f}"
     if "kl" in values:

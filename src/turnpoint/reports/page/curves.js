@@ -5,18 +5,25 @@ const AXES = { steps: "steps", tokens: "generated tokens", seconds: "seconds" };
 const LABELS = {
   reward: "reward, mean", solved: "solved, share", length: "length, tokens", entropy: "entropy, nats",
   grad_norm: "gradient norm", cross_entropy: "cross-entropy, nats per token",
+  "seconds/reflect": "reflection, s over roots", "seconds/score": "scoring, s over roots",
+  "seconds/examination_share": "both, share of root time", cache_hit: "cache hits, share",
 };
+const FORKS = ["branching/", "seconds/"]; // figures of runs that fork
 const WIDTH = 260, HEIGHT = 92, LEFT = 3, RIGHT = 46, TOP = 7, BOTTOM = 17;
 let charts = [];
 
 function isMain(name) {
-  return MAIN.includes(name) || name.startsWith("held-out") || name.startsWith("branching/");
+  return MAIN.includes(name) || name.startsWith("held-out") || isOfForks(name);
+}
+
+function isOfForks(name) {
+  return FORKS.some((start) => name.startsWith(start));
 }
 
 function order(name) {
   if (name.startsWith("held-out")) return 1.5;
   const at = MAIN.indexOf(name);
-  return at >= 0 ? at : name.startsWith("branching/") ? 50 : 100;
+  return at >= 0 ? at : isOfForks(name) ? 50 : 100;
 }
 
 function positions(curves, axis) {
