@@ -19,8 +19,6 @@ from turnpoint.config.learning import (
     OverlongPenalty,
     PpoClipLoss,
     RefillConfig,
-    SiblingAdvantageConfig,
-    SubtreeAdvantageConfig,
 )
 
 MINI_BATCHES = 4
@@ -39,7 +37,7 @@ class Arm:
     """Keys of other sections, for example {"optimizer": {"learning_rate": 3e-4}}."""
 
 
-OBJECTIVES: Mapping[str, Arm] = {
+ARMS: Mapping[str, Arm] = {
     "grpo": Arm(loss=PpoClipLoss(clip_low=0.2, clip_high=0.2, aggregation="sequence")),
     "dr_grpo": Arm(
         loss=PpoClipLoss(clip_low=0.2, clip_high=0.2, aggregation="constant"),
@@ -53,30 +51,6 @@ OBJECTIVES: Mapping[str, Arm] = {
     "gspo": Arm(loss=GspoLoss(kind="gspo")),
     "cispo": Arm(loss=CispoLoss(kind="cispo")),
 }
-
-_GAP = 4  # tokens, about a step of a solution
-
-
-def _forked(rule: str, advantage: AdvantageConfig | None = None) -> Arm:
-    """HDL's objective on groups of 2 x (1 + 4 + 3) that fork by `rule`."""
-    shape = {"roots": 2, "continuations": [4, 3], "min_gap": _GAP, "rule": {"kind": rule}}
-    return Arm(
-        loss=PpoClipLoss(),
-        advantage=advantage or GroupAdvantageConfig(),
-        others={"rollout": {"branching": shape}},
-    )
-
-
-BRANCHED: Mapping[str, Arm] = {
-    "flat": Arm(loss=PpoClipLoss(), advantage=GroupAdvantageConfig()),  # what the others are compared with
-    "random": _forked("random"),
-    "entropy": _forked("entropy"),
-    "surprisal": _forked("surprisal"),
-    "random_leave_one_out": _forked("random", GroupAdvantageConfig(baseline="leave_one_out")),
-    "random_sibling": _forked("random", SiblingAdvantageConfig(kind="sibling_leave_one_out", decay=0)),
-    "random_subtree": _forked("random", SubtreeAdvantageConfig(kind="subtree_value")),
-}
-ARMS: Mapping[str, Arm] = {**OBJECTIVES, **BRANCHED}
 
 
 def arm_recipe(base: RunConfig, arm: Arm, *, seed: int, steps: int, every: int) -> RunConfig:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import turnpoint
-from benchmarks.organism import build, language, model, settings
-from benchmarks.organism.settings import OrganismSettings
+from benchmarks.organism import build, hindsight, language, model, settings
+from benchmarks.organism.settings import Lesson, OrganismSettings
 from turnpoint.config import ModelConfig, RunConfig
 from turnpoint.config.asking import FunctionVerifierConfig, JsonlTasks
 from turnpoint.config.learning import (
@@ -21,7 +21,20 @@ from turnpoint.config.learning import (
 from turnpoint.models.folders import cache_folder, staged
 
 DEFAULT = OrganismSettings()
-_SOURCES = (build, language, model, settings)  # what the weights depend on, beside turnpoint itself
+REFLECTIVE = OrganismSettings(  # also reads a record and reflects; taught all at once it learns no tables
+    lessons=(
+        Lesson(solutions=16_000),
+        Lesson(solutions=4_000, reflections=12_000, hindsights=8_000, learning_rate=1e-3),
+        Lesson(solutions=2_000, reflections=4_000, hindsights=14_000, learning_rate=1e-3),
+    )
+)
+_SOURCES = (
+    build,
+    hindsight,
+    language,
+    model,
+    settings,
+)  # what the weights depend on, beside turnpoint itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

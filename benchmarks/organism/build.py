@@ -8,15 +8,17 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import tempfile
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import turnpoint as tp
+from benchmarks.organism.hindsight import hindsight_example, reflection_example
 from benchmarks.organism.language import Problem, draw_problem, write_solution
 from benchmarks.organism.model import save_untrained
-from benchmarks.organism.settings import OrganismSettings
+from benchmarks.organism.settings import Lesson, OrganismSettings
 from turnpoint.config import ModelConfig, OptimizerConfig, SftConfig, SftTrainingConfig
 from turnpoint.config.asking import JsonlTasks
 
@@ -30,16 +32,34 @@ def build(settings: OrganismSettings, folder: Path) -> None:
     problems = distinct_problems(rng, settings)
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        save_untrained(scratch / "untrained", settings)
-        examples = [
-            {"question": it.question, "answer": write_solution(it, rng, settings).text}
-            for it in islice(problems, settings.examples)
-        ]
-        write_lines(scratch / "examples.jsonl", examples)
-        run = tp.sft(cold_start(settings, scratch))
-        tp.export(run.folder, folder / "model")
+        model = scratch / "untrained"
+        save_untrained(model, settings)
+        for number, lesson in enumerate(settings.lessons, start=1):
+            rows = examples(lesson, problems, rng, settings)
+            model = teach(lesson, settings, rows, model=model, folder=scratch / f"lesson-{number}")
+        shutil.copytree(model, folder / "model")
     rest = islice(problems, settings.train_problems + settings.held_out_problems)
     write_lines(folder / "problems.jsonl", [{"question": it.question, "answer": it.answer} for it in rest])
+
+
+def examples(
+    lesson: Lesson, problems: Iterator[Problem], rng: random.Random, settings: OrganismSettings
+) -> list[dict[str, str]]:
+    """Returns what a lesson teaches, as question and answer; several kinds are shuffled."""
+    kinds = (
+        (solution_example, lesson.solutions),
+        (reflection_example, lesson.reflections),
+        (hindsight_example, lesson.hindsights),
+    )
+    rows = [write(it, rng, settings) for write, count in kinds for it in islice(problems, count)]
+    if len(rows) > lesson.solutions:
+        rng.shuffle(rows)
+    return rows
+
+
+def solution_example(problem: Problem, rng: random.Random, settings: OrganismSettings) -> dict[str, str]:
+    """Returns a problem and a noisy solution."""
+    return {"question": problem.question, "answer": write_solution(problem, rng, settings).text}
 
 
 def distinct_problems(rng: random.Random, settings: OrganismSettings) -> Iterator[Problem]:
@@ -51,19 +71,28 @@ def distinct_problems(rng: random.Random, settings: OrganismSettings) -> Iterato
             yield problem
 
 
-def cold_start(settings: OrganismSettings, scratch: Path) -> SftConfig:
-    """Returns the recipe that teaches the model in `scratch`/untrained."""
-    return SftConfig(
-        name="cold-start",
-        seed=settings.seed,
-        output_dir=scratch / "runs",
-        model=ModelConfig(path=str(scratch / "untrained")),
-        tasks=JsonlTasks(kind="jsonl", path=scratch / "examples.jsonl", format="plain"),
-        optimizer=OptimizerConfig(
-            learning_rate=settings.learning_rate, schedule="linear", warmup_steps=settings.warmup_steps
-        ),
-        training=SftTrainingConfig(examples_per_step=settings.examples_per_step, head_chunk_tokens=1024),
+def teach(
+    lesson: Lesson, settings: OrganismSettings, rows: list[dict[str, str]], *, model: Path, folder: Path
+) -> Path:
+    """Returns where in `folder` the model of `model` is after `rows`."""
+    folder.mkdir()
+    write_lines(folder / "examples.jsonl", rows)
+    optimizer = OptimizerConfig(
+        learning_rate=lesson.learning_rate, schedule="linear", warmup_steps=settings.warmup_steps
     )
+    run = tp.sft(
+        SftConfig(
+            name=folder.name,
+            seed=settings.seed,
+            output_dir=folder / "runs",
+            model=ModelConfig(path=str(model)),
+            tasks=JsonlTasks(kind="jsonl", path=folder / "examples.jsonl", format="plain"),
+            optimizer=optimizer,
+            training=SftTrainingConfig(examples_per_step=settings.examples_per_step, head_chunk_tokens=1024),
+        )
+    )
+    tp.export(run.folder, folder / "model")
+    return folder / "model"
 
 
 def main() -> None:

@@ -11,8 +11,6 @@ inverse modulo 10), so a single error always reaches the answer; several may can
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.organism.settings import OrganismSettings
@@ -99,11 +97,14 @@ def longest_solution(settings: OrganismSettings) -> int:
     return 7 * settings.steps[1] + 3
 
 
-def write_solution(problem: Problem, rng: random.Random, settings: OrganismSettings) -> Solution:
-    """Returns a solution with the errors and the free wording of `settings`."""
+def write_solution(
+    problem: Problem, rng: random.Random, settings: OrganismSettings, *, right: int | None = None
+) -> Solution:
+    """Returns a solution with the errors and the free wording of `settings`; step `right` has no error."""
     digit, words, wrong = problem.start, list[str](), list[int]()
     for index, operation in enumerate(problem.operations):
-        result = _written_result(operation, digit, rng, settings)
+        written = _written_result(operation, digit, rng, settings)
+        result = apply(operation, digit) if index == right else written
         if result != apply(operation, digit):
             wrong.append(index)
         words += _worded([LABELS[index], str(digit), operation], str(result), rng, settings)
@@ -126,27 +127,33 @@ def _worded(said: list[str], result: str, rng: random.Random, settings: Organism
     return [*filler, *said, equals, result, end]
 
 
-def first_wrong_step(problem: Problem, text: str) -> int | None:
-    """Returns the index of the first step of `text` that is not right, None for a right solution.
+def first_wrong_word(problem: Problem, text: str) -> int | None:
+    """Returns the index of the first word of `text` that is not right, None for a right solution.
 
-    A step is right when it has the next label, works on the right digit with the operation asked for, and
-    gives the right result; wording is free. An answer that is not the last result counts as an
-    error of a step after the last.
+    A step is its label, the digit so far, the operation asked for and the right result; its wording is free.
+    A text that ends too early is wrong behind its end.
     """
-    digit = problem.start
-    *steps, answer = re.split("[;,]", text)
+    words = text.split()
+    digit, at = problem.start, 0
     for index, operation in enumerate(problem.operations):
         result = apply(operation, digit)
-        said = [LABELS[index], str(digit), operation]
-        if index >= len(steps) or not _says(steps[index].split(), said, str(result)):
-            return index
+        at += words[at : at + 1] in [[filler] for filler in FILLERS]
+        for right in ((LABELS[index],), (str(digit),), (operation,), EQUALS, (str(result),), ENDS):
+            if at == len(words) or words[at] not in right:
+                return at
+            at += 1
         digit = result
-    count = len(problem.operations)
-    return None if len(steps) == count and answer.split() == ["#", str(digit)] else count
+    for right in ("#", str(digit)):
+        if at == len(words) or words[at] != right:
+            return at
+        at += 1
+    return at if at < len(words) else None
 
 
-def _says(words: Sequence[str], said: list[str], result: str) -> bool:
-    """Says whether the words of a step, in whatever wording, give `result` for what is `said`."""
-    if words and words[0] in FILLERS:
-        words = words[1:]
-    return any([*words] == [*said, equals, result] for equals in EQUALS)
+def first_wrong_step(problem: Problem, text: str) -> int | None:
+    """Returns the index of the step with the first wrong word, None for a right solution.
+
+    An answer that is not the last result counts as an error of a step after the last.
+    """
+    at = first_wrong_word(problem, text)
+    return None if at is None else sum(word in ENDS for word in text.split()[:at])

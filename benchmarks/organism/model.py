@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from benchmarks.organism import hindsight
 from benchmarks.organism.language import VOCABULARY
 from benchmarks.organism.settings import OrganismSettings
 
@@ -22,10 +23,16 @@ _TEMPLATE = (
 )
 
 
-def make_tokenizer() -> Any:
-    """Returns a tokenizer with one id per word of the language; words are parted by one blank."""
-    vocabulary = {word: index for index, word in enumerate((PAD, END, SOLVE, UNKNOWN, *VOCABULARY))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+def make_tokenizer(settings: OrganismSettings) -> Any:
+    """Returns a tokenizer with one id per word of the language; words are parted by one blank.
+
+    For an organism that reflects it also knows the sentences of turnpoint's prompts, one word each.
+    """
+    words = (PAD, END, SOLVE, UNKNOWN, *VOCABULARY, *(hindsight.WORDS if settings.looks_back else ()))
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=UNKNOWN))
+    if settings.looks_back:
+        shortened = [normalizers.Replace(said, f" {word} ") for said, word in hindsight.SENTENCES.items()]
+        tokenizer.normalizer = normalizers.Sequence(shortened)  # type: ignore[assignment]
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -62,6 +69,6 @@ def make_model(settings: OrganismSettings, *, vocab_size: int) -> Any:
 
 def save_untrained(folder: Path, settings: OrganismSettings) -> None:
     """Writes a random model and its tokenizer to `folder`."""
-    tokenizer = make_tokenizer()
+    tokenizer = make_tokenizer(settings)
     make_model(settings, vocab_size=len(tokenizer)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -15,6 +15,16 @@ class Misconception:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """A part of the cold start: so many examples of each kind, each of a problem of its own and seen once."""
+
+    solutions: int
+    reflections: int = 0  # on attempts, by who has read the record
+    hindsights: int = 0  # solutions by who has read a record and a reflection
+    learning_rate: float = 3e-3  # falls to zero
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OrganismSettings:
     """What the organism was taught, how, and what it is asked. Probabilities are per written step."""
 
@@ -34,11 +44,15 @@ class OrganismSettings:
     inner: int = 512  # of the feed-forward layers
     initial_scale: float = 0.06  # standard deviation; 0.02 as usual takes three times as many examples
 
-    examples: int = 16_000  # of the cold start, each seen once
+    lessons: tuple[Lesson, ...] = (Lesson(solutions=16_000),)
     examples_per_step: int = 16
-    learning_rate: float = 3e-3
     warmup_steps: int = 100
 
     train_problems: int = 4096
     held_out_problems: int = 512
     seed: int = 0
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether it is taught to read a record and to reflect."""
+        return any(it.reflections + it.hindsights > 0 for it in self.lessons)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.organism.settings import Misconception, OrganismSettings
+from benchmarks.organism.settings import Lesson, Misconception, OrganismSettings
 
 TINY = OrganismSettings(
     steps=(1, 3),
@@ -11,9 +11,8 @@ TINY = OrganismSettings(
     width=32,
     heads=2,
     inner=64,
-    examples=1024,
+    lessons=(Lesson(solutions=1024, learning_rate=1e-2),),
     examples_per_step=16,
-    learning_rate=1e-2,
     warmup_steps=5,
     train_problems=32,
     held_out_problems=8,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from benchmarks.organism import bed, build
 from benchmarks.organism.language import parse_problem
-from benchmarks.organism.settings import Misconception, OrganismSettings
+from benchmarks.organism.settings import Lesson, Misconception, OrganismSettings
 
 import turnpoint as tp
 from tests.organism.settings import TINY
@@ -28,9 +28,8 @@ OTHER: dict[str, Any] = {
     "heads": 1,
     "inner": 32,
     "initial_scale": 0.1,
-    "examples": 64,
+    "lessons": (Lesson(solutions=64),),
     "examples_per_step": 8,
-    "learning_rate": 1e-3,
     "warmup_steps": 1,
     "train_problems": 16,
     "held_out_problems": 4,

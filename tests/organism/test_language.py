@@ -42,7 +42,9 @@ def draws(settings: OrganismSettings, count: int, seed: int = 0) -> list[tuple[P
 
 def rewarded(problem: Problem, text: str) -> bool:
     messages = (Message(role="user", content=problem.question),)
-    return reward(text, Task(id="0", messages=messages, answer=problem.answer))
+    rewarded, record = reward(text, Task(id="0", messages=messages, answer=problem.answer))
+    assert record == f"answer {problem.answer} verdict {'RIGHT' if rewarded else 'WRONG'}"
+    return rewarded
 
 
 def test_by_hand() -> None:
