@@ -13,7 +13,7 @@ from tests.reports.pages import overview
 from tests.runs import assert_same_run, rows
 from tests.tiny import save_tiny_model
 from tests.typed import Command, is_one_line
-from turnpoint.reports.run_log import StepRecord, read_metrics, read_notes
+from turnpoint.reports.run_records import StepRecord, read_metrics, read_notes
 from turnpoint.rollout import read_groups
 from turnpoint.training import latest_checkpoint, load_checkpoint
 from turnpoint.types import BranchOrigin, Group, TokenKind

@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM
 from tests.runs import state_bytes
 from tests.typed import Command, end, holds_lines, is_one_line, start
 from turnpoint.errors import RunFolderError
-from turnpoint.reports.run_log import RunFolder, read_metrics
+from turnpoint.reports.run_log import RunFolder
+from turnpoint.reports.run_records import read_metrics
 from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout import read_groups
 from turnpoint.training import checkpoint

@@ -10,7 +10,7 @@ import torch
 import turnpoint as tp
 from tests.tiny import save_tiny_model
 from turnpoint.errors import TrainingError
-from turnpoint.reports.run_log import StepRecord, read_metrics
+from turnpoint.reports.run_records import StepRecord, read_metrics
 from turnpoint.tasks.order import BatchOrder
 from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
 

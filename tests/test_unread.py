@@ -12,7 +12,7 @@ import pytest
 import turnpoint as tp
 from tests.typed import Command, start
 from turnpoint.commands import saving
-from turnpoint.reports.run_log import read_metrics
+from turnpoint.reports.run_records import read_metrics
 from turnpoint.reports.terminal import Terminal
 from turnpoint.training import latest_checkpoint, load_checkpoint
 from turnpoint.training.checkpoint import Checkpoint, save_checkpoint

@@ -99,7 +99,7 @@ def read_curve(run: Path, *, share: float) -> list[dict[str, float]]:
 
     `share` of a core is what the run had; seconds by the clock times that are processor seconds, about.
     """
-    from turnpoint.reports.run_log import read_lines, read_metrics
+    from turnpoint.reports.run_records import read_lines, read_metrics
 
     steps = read_metrics(run / "metrics.jsonl")
     spent = [sum(step.metrics.get(f"tokens/{kind}", 0.0) for kind in _GENERATED) for step in steps]
@@ -115,7 +115,7 @@ def read_curve(run: Path, *, share: float) -> list[dict[str, float]]:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Returns the lines of a grid's file; none when there is no such file."""
-    from turnpoint.reports.run_log import read_lines
+    from turnpoint.reports.run_records import read_lines
 
     return [row for _, row in read_lines(path)] if path.exists() else []
 

@@ -18,7 +18,7 @@ from tests.recipe import write_tiny_recipe
 from tests.runs import picture_after_every_write, rows, state_bytes
 from tests.typed import Command, end, holds_lines, is_one_line, start
 from turnpoint.commands.examples import read_solved
-from turnpoint.reports.run_log import read_metrics
+from turnpoint.reports.run_records import read_metrics
 from turnpoint.training.checkpoint import latest_checkpoint, load_checkpoint
 
 SUMS = [(a, b) for a in range(6) for b in range(6)]

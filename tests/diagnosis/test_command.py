@@ -11,7 +11,7 @@ import pytest
 
 import turnpoint as tp
 from tests.typed import Command, start
-from turnpoint.reports.run_log import read_metrics
+from turnpoint.reports.run_records import read_metrics
 
 
 def test_a_sound_recipe_is_told_line_by_line(turnpoint: Command, recipe: Path) -> None:

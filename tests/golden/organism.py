@@ -68,7 +68,7 @@ def cold_start() -> None:
 
 def main() -> None:
     """Writes curve.json."""
-    from turnpoint.reports.run_log import read_metrics
+    from turnpoint.reports.run_records import read_metrics
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cold-start", action="store_true")

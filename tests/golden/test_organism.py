@@ -16,7 +16,7 @@ import pytest
 import turnpoint as tp
 from tests.golden.organism import CURVE, FIGURES, figures, write_recipe
 from turnpoint.credit import GroupAdvantage
-from turnpoint.reports.run_log import read_metrics
+from turnpoint.reports.run_records import read_metrics
 from turnpoint.rollout import read_groups
 
 TOLERANCE = 1e-3  # relative

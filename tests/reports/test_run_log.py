@@ -15,14 +15,8 @@ from turnpoint.config import load_recipe, parse_recipe
 from turnpoint.errors import RunFolderError
 from turnpoint.metrics import Max, Mean, Quantile, Sum
 from turnpoint.reports.findings import FindingLimits
-from turnpoint.reports.run_log import (
-    RunFolder,
-    describe_environment,
-    read_evaluations,
-    read_lines,
-    read_metrics,
-    read_notes,
-)
+from turnpoint.reports.run_log import RunFolder, describe_environment
+from turnpoint.reports.run_records import read_evaluations, read_lines, read_metrics, read_notes
 from turnpoint.reports.step import StepReport, make_step_report
 from turnpoint.rollout.evaluate import Attempt, Outcome
 from turnpoint.types import FinishReason, Verdict
@@ -256,5 +250,5 @@ def test_notes_are_kept_in_order_and_a_torn_one_is_skipped(tmp_path: Path) -> No
         file.write('{"step": 4')
     assert read_notes(folder.notes) == [(0, "first"), (3, "then")]
     folder.notes.write_text('{"text": "when?"}\n')
-    with pytest.raises(RunFolderError, match=r"notes\.jsonl, line 1: not a note"):
+    with pytest.raises(RunFolderError, match=r"notes\.jsonl, line 1 is no note: \.step is missing"):
         read_notes(folder.notes)

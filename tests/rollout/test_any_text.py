@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from turnpoint.reports.findings import FindingLimits
-from turnpoint.reports.run_log import RunFolder, read_metrics
+from turnpoint.reports.run_log import RunFolder
+from turnpoint.reports.run_records import read_metrics
 from turnpoint.reports.step import StepReport, make_step_report
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.trackers import Trackers

@@ -13,7 +13,8 @@ from turnpoint.config import RunConfig, SftConfig
 from turnpoint.errors import DataError, RunFolderError
 from turnpoint.models.loading import LoadedModel
 from turnpoint.reports.cut import cut_lines, step_of_row
-from turnpoint.reports.run_log import RunFolder, read_metrics
+from turnpoint.reports.run_log import RunFolder
+from turnpoint.reports.run_records import read_metrics
 from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout.recorder import step_of_group
 from turnpoint.tasks import Fingerprint

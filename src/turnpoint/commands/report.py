@@ -16,8 +16,8 @@ from turnpoint.models.pretrained import read_tokenizer
 from turnpoint.objective import make_advantage
 from turnpoint.reports.page.build import Built, PageBuilder, check_place
 from turnpoint.reports.page.head import sft_head, train_head
-from turnpoint.reports.run_log import (
-    RunFolder,
+from turnpoint.reports.run_log import RunFolder
+from turnpoint.reports.run_records import (
     StepRecord,
     read_evaluations,
     read_held_out,

@@ -12,7 +12,8 @@ from turnpoint.commands.train import TrainResult, run
 from turnpoint.config import RunConfig, load_recipe, parse_recipe
 from turnpoint.errors import RecipeError
 from turnpoint.reports.run_lock import locked
-from turnpoint.reports.run_log import RunFolder, read_evaluations
+from turnpoint.reports.run_log import RunFolder
+from turnpoint.reports.run_records import read_evaluations
 from turnpoint.reports.terminal import Terminal
 
 # What decides nothing about the steps that were taken.

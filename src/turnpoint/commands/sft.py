@@ -30,7 +30,8 @@ from turnpoint.models.loading import LoadedModel
 from turnpoint.objective import build_trainer
 from turnpoint.reports.phase import Phase
 from turnpoint.reports.run_lock import locked
-from turnpoint.reports.run_log import RunFolder, read_held_out
+from turnpoint.reports.run_log import RunFolder
+from turnpoint.reports.run_records import read_held_out
 from turnpoint.reports.sft import (
     ExampleFacts,
     HeldOut,

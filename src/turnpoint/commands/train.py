@@ -29,7 +29,8 @@ from turnpoint.reports.comparison import run_verdict
 from turnpoint.reports.findings import FindingLimits
 from turnpoint.reports.plan import Plan, make_plan
 from turnpoint.reports.run_lock import locked
-from turnpoint.reports.run_log import RunFolder, read_evaluations
+from turnpoint.reports.run_log import RunFolder
+from turnpoint.reports.run_records import read_evaluations
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.trackers import Trackers
 from turnpoint.rollout.evaluate import Evaluation

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from turnpoint.reports.plan import Plan as Plan
     from turnpoint.reports.plan import make_plan as make_plan
     from turnpoint.reports.run_log import RunFolder as RunFolder
-    from turnpoint.reports.run_log import StepRecord as StepRecord
-    from turnpoint.reports.run_log import read_metrics as read_metrics
+    from turnpoint.reports.run_records import StepRecord as StepRecord
+    from turnpoint.reports.run_records import read_metrics as read_metrics
     from turnpoint.reports.step import StepReport as StepReport
     from turnpoint.reports.step import make_step_report as make_step_report
     from turnpoint.reports.terminal import Terminal as Terminal
@@ -41,12 +41,12 @@ __getattr__, __dir__ = lazy(
         "ModelFacts": "plan",
         "Plan": "plan",
         "RunFolder": "run_log",
-        "StepRecord": "run_log",
+        "StepRecord": "run_records",
         "StepReport": "step",
         "Terminal": "terminal",
         "compare": "comparison",
         "make_plan": "plan",
         "make_step_report": "step",
-        "read_metrics": "run_log",
+        "read_metrics": "run_records",
     },
 )

@@ -12,7 +12,7 @@ from turnpoint.reports.comparison import run_verdict
 from turnpoint.reports.findings import Finding
 from turnpoint.reports.plan import optimizer_line
 from turnpoint.reports.plan_objective import objective_lines
-from turnpoint.reports.run_log import StepRecord
+from turnpoint.reports.run_records import StepRecord
 from turnpoint.reports.sft import HeldOut, sft_verdict
 from turnpoint.reports.text import cut, plural
 from turnpoint.rollout.evaluate import Evaluation, Score
