@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -50,7 +51,7 @@ def machine_facts(*, device: torch.device, dtype: str) -> Machine:
         processor=torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
         device=str(device),
         dtype=dtype,
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
         threads=torch.get_num_threads(),
         load=round(os.getloadavg()[0], 1),
         versions={name: importlib.metadata.version(name) for name in _installed()},
