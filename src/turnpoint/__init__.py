@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from turnpoint._lazy import lazy
 
 if TYPE_CHECKING:
+    from turnpoint.commands.bench import bench as bench
     from turnpoint.commands.doctor import doctor as doctor
     from turnpoint.commands.evaluate import evaluate as evaluate
     from turnpoint.commands.export import export as export

@@ -1,4 +1,4 @@
-"""What a measurement leaves: tokens a second, the two ceilings beside them, and the share of the lower one."""
+"""What a measurement leaves: tokens a second, two ceilings beside them, the share of the lower one."""
 
 from __future__ import annotations
 

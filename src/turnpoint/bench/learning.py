@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from turnpoint.bench.ceilings import synchronize
-from turnpoint.bench.products import Pass, Products
+from turnpoint.bench.products import Pass, Products, passes_of
 from turnpoint.diagnosis.cost import TrainingCost, measure_training, optimizer_seconds, seconds_of
 from turnpoint.diagnosis.rows import RowSize, Shape, pack_shape, rows_of_step
 from turnpoint.models.decoder import Decoder
 from turnpoint.training.packing import PackedStep
 from turnpoint.training.step import Trainer
-
-_MOST_ROWS = 1024  # of a product that is measured; beyond, the time is in proportion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +47,9 @@ class Learning:
         """Returns the matrix products of a round."""
         sampled = sum(len(tree.targets) for tree in self.step.trees)
         rows = max(len(tree.token_ids) for tree in self.step.trees)
-        measured, chunk = min(rows, _MOST_ROWS), min(head_chunk_tokens, sampled)
         return [
-            Pass(matrices=products.layers, rows=measured, times=self.tokens / measured, backward=True),
-            Pass(
-                matrices=products.head, rows=chunk, times=sampled / chunk, backward=True, recomputed=True
-            ),
+            *passes_of(products.layers, self.tokens, at_once=rows, backward=True),
+            *passes_of(products.head, sampled, at_once=head_chunk_tokens, backward=True, recomputed=True),
         ]
 
 
@@ -82,9 +77,7 @@ def learning_of(
     trainer: Trainer, decoder: Decoder, *, asked: Shape, measured: Shape, row_tokens: int, trained: int
 ) -> Learning:
     """Returns a round's work: rows of at most `row_tokens` tokens."""
-    step = pack_shape(
-        measured, max_tokens=row_tokens, vocab_size=decoder.vocab_size, device=decoder.device
-    )
+    step = pack_shape(measured, max_tokens=row_tokens, vocab_size=decoder.vocab_size, device=decoder.device)
     row, rows = rows_of_step(asked, max_tokens=row_tokens)
     return Learning(
         trainer=trainer, decoder=decoder, step=step, whole_tokens=_tokens(row, rows), trained=trained

@@ -21,8 +21,8 @@ def check_context(shape: Shape, context: int) -> None:
     else:
         out = f"--prompt-tokens {context // 2} --new-tokens {context // 2} fit"
     raise UserError(
-        f"--prompt-tokens {prompt} and --new-tokens {new} are {prompt + new} tokens, beyond the {context} of the "
-        f"model's context; {out}"
+        f"--prompt-tokens {prompt} and --new-tokens {new} are {prompt + new} tokens, beyond the "
+        f"{context} of the model's context; {out}"
     )
 
 

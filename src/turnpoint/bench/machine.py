@@ -36,8 +36,8 @@ class Machine:
         found: list[str] = []
         if self.load > _BUSY * self.cores:
             found.append(
-                f"the machine was busy before this began: load {self.load:g} on {self.cores} cores; the rates "
-                f"are lower than on a quiet one, and ceilings were measured under the same load"
+                f"the machine was busy before this began: load {self.load:g} on {self.cores} cores; "
+                f"rates and shares are lower than on a quiet one"
             )
         if self.threads > self.cores:
             found.append(f"{self.threads} threads on {self.cores} cores wait for each other")

@@ -61,6 +61,27 @@ class Pass:
     recomputed: bool = False  # the forward products a second time
 
 
+MOST_ROWS = 1024  # of a product that is measured; beyond, the time is in proportion
+
+
+def passes_of(
+    matrices: Sequence[Matrices],
+    rows: float,
+    *,
+    at_once: int,
+    backward: bool = False,
+    recomputed: bool = False,
+) -> list[Pass]:
+    """Returns how `rows` rows pass through `matrices`, `at_once` at a time; none when there are no rows."""
+    together = min(at_once, MOST_ROWS, max(1, int(rows)))
+    times = rows / together
+    return (
+        [Pass(matrices=matrices, rows=together, times=times, backward=backward, recomputed=recomputed)]
+        if rows
+        else []
+    )
+
+
 def products_of(decoder: Decoder) -> Products:
     """Returns the matrix products of one token through `decoder`."""
     grouped: dict[tuple[object, ...], list[tuple[Tensor, bool]]] = {}
