@@ -13,10 +13,11 @@ On a GPU every mark waits for the device, which makes the parts true and the ste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+import os
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -71,6 +72,7 @@ def phases_of(events: Iterable[Event]) -> Phases | None:
 @contextmanager
 def profiled(decoder: Decoder) -> Generator[Any]:
     """Yields a running torch profiler that sees all threads, with the marks in `decoder`."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it writes to standard error otherwise
     activities = [torch.profiler.ProfilerActivity.CPU]
     if decoder.device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -93,7 +95,7 @@ def events_of(profiler: Any) -> list[Event]:
             outermost=event.cpu_parent is None,
         )
         for event in profiler.events()
-        if event.device_type == torch.autograd.DeviceType.CPU
+        if event.device_type.name == "CPU"
     ]
 
 
@@ -130,16 +132,17 @@ def _mark(module: nn.Module, name: str, device: torch.device) -> list[Any]:
 def _marked_attention(device: torch.device) -> Generator[None]:
     from transformers import AttentionInterface
 
-    plain: Callable[..., Any] = AttentionInterface()[IMPLEMENTATION]
+    interface = cast(Any, AttentionInterface)
+    plain: Any = interface()[IMPLEMENTATION]
 
     def attention(*arguments: Any, **options: Any) -> Any:
         synchronize(device)
         with torch.profiler.record_function(ATTENTION):
-            result = plain(*arguments, **options)
+            result: Any = plain(*arguments, **options)
             synchronize(device)
         return result
 
-    AttentionInterface.register(IMPLEMENTATION, attention)  # type: ignore[no-untyped-call]
+    interface.register(IMPLEMENTATION, attention)
     try:
         yield
     finally:
