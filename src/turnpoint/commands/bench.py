@@ -13,16 +13,16 @@ import torch
 from rich.console import Console
 
 from turnpoint.assemble import load_problems, make_renderer, open_model
-from turnpoint.bench.figures import Report
-from turnpoint.bench.machine import machine_facts
-from turnpoint.bench.measuring import Subject, measure
-from turnpoint.bench.words import report_lines
 from turnpoint.config import EngineConfig, ModelConfig, RunConfig, TrainingConfig
 from turnpoint.diagnosis.room import room_of
 from turnpoint.diagnosis.rows import Shape
 from turnpoint.errors import UserError
 from turnpoint.models.loading import LoadedModel
 from turnpoint.reports.terminal import Terminal
+from turnpoint.speed.figures import Report
+from turnpoint.speed.machine import machine_facts
+from turnpoint.speed.measuring import Subject, measure
+from turnpoint.speed.words import report_lines
 
 _USUAL = Shape(prompts=8, samples=16, prompt_tokens=256, new_tokens=256)
 _PROMPTS_READ = 256  # of a recipe, for the median of their lengths

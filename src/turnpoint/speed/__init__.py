@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from turnpoint._lazy import lazy
 
 if TYPE_CHECKING:
-    from turnpoint.bench.figures import Figure as Figure
-    from turnpoint.bench.figures import Report as Report
-    from turnpoint.bench.measuring import Subject as Subject
-    from turnpoint.bench.measuring import measure as measure
+    from turnpoint.speed.figures import Figure as Figure
+    from turnpoint.speed.figures import Report as Report
+    from turnpoint.speed.measuring import Subject as Subject
+    from turnpoint.speed.measuring import measure as measure
 
 __all__ = ["Figure", "Report", "Subject", "measure"]
 __getattr__, __dir__ = lazy(

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from turnpoint.bench.products import Kind
 from turnpoint.diagnosis.room import Room
+from turnpoint.speed.products import Kind
 
 _ARRAY = 512 << 20  # bytes: beyond the last cache of what people own
 _LITTLE = 16  # at most this part of the room for the array

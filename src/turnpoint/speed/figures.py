@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from turnpoint.bench.machine import Machine
 from turnpoint.diagnosis.rows import Shape
+from turnpoint.speed.machine import Machine
 
 Bound = Literal["memory", "arithmetic"]
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import turnpoint as tp
 from tests.typed import Command, is_one_line
-from turnpoint.bench.figures import Figure, Measured, Phases, Report
-from turnpoint.bench.machine import Machine
-from turnpoint.bench.words import report_lines, verdict
+from turnpoint.commands.bench import Sizes
 from turnpoint.diagnosis.rows import Shape
+from turnpoint.speed.figures import Figure, Measured, Phases, Report
+from turnpoint.speed.machine import Machine
+from turnpoint.speed.words import report_lines, verdict
 
 SMALL = ("--prompts=2", "--samples=3", "--prompt-tokens=6", "--new-tokens=8", "--rounds=2", "--seconds=0.1")
 
@@ -20,7 +23,7 @@ SMALL = ("--prompts=2", "--samples=3", "--prompt-tokens=6", "--new-tokens=8", "-
 @pytest.fixture(autouse=True)
 def small_array(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read of 1 MiB instead of 512."""
-    monkeypatch.setattr("turnpoint.bench.ceilings._ARRAY", 1 << 20)
+    monkeypatch.setattr("turnpoint.speed.ceilings._ARRAY", 1 << 20)
 
 
 def test_a_model_by_its_folder_as_json(turnpoint: Command, tiny_folder: Path, tmp_path: Path) -> None:
@@ -86,6 +89,15 @@ def test_a_mistake_is_one_line_and_status_2(
     assert is_one_line(answer, words), answer
 
 
+def test_it_is_a_function_too(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One prompt, one sample, one token: nothing but the head runs, and there is no step to profile."""
+    sizes = Sizes(prompts=1, samples=1, prompt_tokens=1, new_tokens=1)
+    found = tp.bench(str(tiny_folder), sizes, rounds=1, seconds=0.0, threads=1)
+    assert (found.machine.threads, found.phases) == (1, None)
+    assert "sample, the batch" in capsys.readouterr().out
+    assert tp.bench is not sys.modules.get("turnpoint.bench")
+
+
 def figure(name: str, rate: float, *, memory: float, arithmetic: float) -> Figure:
     one = Measured(seconds=1000 / rate, arithmetic=1000 / arithmetic, memory=1000 / memory)
     return Figure(name=name, tokens=1000, rounds=(one,), detail="all")
@@ -125,10 +137,10 @@ def report() -> Report:
 
 def test_the_verdict_in_words() -> None:
     assert verdict(report()) == [
-        "decoding one sequence reads 270 MB a token and reaches 62 % of what memory allows; more samples cost "
-        "little up to about 24 sequences, where arithmetic takes over",
-        "the batch samples 20 times as many tokens a second and reaches 50 % of what arithmetic allows; most of "
-        "a step's time goes to: attention, 60 %",
+        "decoding one sequence reads 270 MB a token and reaches 62 % of what memory allows; more samples "
+        "cost little up to about 24 sequences, where arithmetic takes over",
+        "the batch samples 20 times as many tokens a second and reaches 50 % of what arithmetic allows; "
+        "most of a step's time goes to: attention, 60 %",
         # 2,000 prompt tokens at 2,000/s and 32,000 at 1,000/s; 34,000 at 340/s
         "a step with every rollout as long as allowed: about 33.0 s of sampling, 1 min 40 s of training",
     ]

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from tests.tiny import tiny_decoder
-from turnpoint.bench.ceilings import MeasuredProducts, measure_bandwidth
-from turnpoint.bench.context import LayerContext, context_bytes, layers_of
-from turnpoint.bench.products import (
+from turnpoint.speed.ceilings import MeasuredProducts, measure_bandwidth
+from turnpoint.speed.context import LayerContext, context_bytes, layers_of
+from turnpoint.speed.products import (
     MOST_ROWS,
     Kind,
     Matrices,
@@ -96,7 +96,7 @@ def test_rows_pass_so_many_at_once() -> None:
 
 
 def test_the_context_of_a_step() -> None:
-    """Two layers, 2 heads of keys and values of 8 floats: 128 bytes a token and layer; gemma's window is 8."""
+    """Two layers, 2 heads of keys and values of 8 floats are 128 bytes a token; gemma's window is 8."""
     full, sliding = layers_of(tiny_decoder()), layers_of(tiny_decoder("gemma"))
     assert full == [LayerContext(token_bytes=128, window=None)] * 2
     assert [layer.window for layer in sliding] == [8, None]
@@ -117,7 +117,7 @@ def test_ceilings_are_measured_once_for_each_shape(monkeypatch: pytest.MonkeyPat
 
 
 def test_bandwidth_is_the_faster_of_reading_and_copying(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a clock that moves one second a look, 1 MiB read and 1 MiB copied (half of it twice) take 1 s each."""
+    """On a clock that moves a second a look, 1 MiB read and 1 MiB copied (half twice) take 1 s each."""
     ticks = iter(range(1000))
     monkeypatch.setattr("time.perf_counter", lambda: float(next(ticks)))
     assert measure_bandwidth(torch.device("cpu"), None, array=1 << 20) == 1 << 20

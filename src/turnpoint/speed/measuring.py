@@ -11,22 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from turnpoint.bench.ceilings import MeasuredProducts, measure_bandwidth
-from turnpoint.bench.context import LayerContext, context_bytes, layers_of
-from turnpoint.bench.figures import Figure, Measured, Phases, Report
-from turnpoint.bench.learning import Learning, afforded, learning_of, row_cost
-from turnpoint.bench.limits import check_context, check_rollouts, fitting_rows
-from turnpoint.bench.machine import Machine
-from turnpoint.bench.phases import events_of, phases_of, profiled
-from turnpoint.bench.products import (
-    Pass,
-    Products,
-    arithmetic_seconds,
-    passes_of,
-    products_of,
-    weight_bytes,
-)
-from turnpoint.bench.rollouts import Extent, Sampling, SamplingRound, Timed
 from turnpoint.config import EngineConfig, TrainingConfig
 from turnpoint.diagnosis.budget import slack_of
 from turnpoint.diagnosis.memory import NOTHING_SAVED, Needs, gigabytes
@@ -37,6 +21,22 @@ from turnpoint.engine.span import CacheShape
 from turnpoint.models.loading import LoadedModel
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.text import plural
+from turnpoint.speed.ceilings import MeasuredProducts, measure_bandwidth
+from turnpoint.speed.context import LayerContext, context_bytes, layers_of
+from turnpoint.speed.figures import Figure, Measured, Phases, Report
+from turnpoint.speed.learning import Learning, afforded, learning_of, row_cost
+from turnpoint.speed.limits import check_context, check_rollouts, fitting_rows
+from turnpoint.speed.machine import Machine
+from turnpoint.speed.phases import events_of, phases_of, profiled
+from turnpoint.speed.products import (
+    Pass,
+    Products,
+    arithmetic_seconds,
+    passes_of,
+    products_of,
+    weight_bytes,
+)
+from turnpoint.speed.rollouts import Extent, Sampling, SamplingRound, Timed
 from turnpoint.training.step import Trainer
 
 _PROFILED_TOKENS = 10  # of each sequence: a few steps from begin to end

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from turnpoint.bench.learning import afforded
-from turnpoint.bench.limits import check_context, check_rollouts, fitting_rows
 from turnpoint.diagnosis.cost import LinearCost, TrainingCost
 from turnpoint.diagnosis.memory import NOTHING_SAVED, Needs
 from turnpoint.diagnosis.rows import Shape
 from turnpoint.errors import UserError
+from turnpoint.speed.learning import afforded
+from turnpoint.speed.limits import check_context, check_rollouts, fitting_rows
 
 SHAPE = Shape(prompts=4, samples=64, prompt_tokens=100, new_tokens=50)
 NEEDS = Needs(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from tests.tiny import tiny_decoder
-from turnpoint.bench.phases import (
+from turnpoint.models.attention import CausalLayout
+from turnpoint.speed.phases import (
     ATTENTION,
     HEAD,
     LINEAR,
@@ -16,7 +17,6 @@ from turnpoint.bench.phases import (
     phases_of,
     profiled,
 )
-from turnpoint.models.attention import CausalLayout
 
 
 def event(name: str, start: float, end: float, outermost: bool = True) -> Event:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from turnpoint.bench.figures import Figure, Report
 from turnpoint.reports.text import duration, number, percent, plural, visible
+from turnpoint.speed.figures import Figure, Report
 
 _NAMES = {
     "sample_one": "sample, 1 sequence",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from turnpoint.bench.ceilings import synchronize
-from turnpoint.bench.products import Pass, Products, passes_of
 from turnpoint.diagnosis.cost import TrainingCost, measure_training, optimizer_seconds, seconds_of
 from turnpoint.diagnosis.rows import RowSize, Shape, pack_shape, rows_of_step
 from turnpoint.models.decoder import Decoder
+from turnpoint.speed.ceilings import synchronize
+from turnpoint.speed.products import Pass, Products, passes_of
 from turnpoint.training.packing import PackedStep
 from turnpoint.training.step import Trainer
 

@@ -22,11 +22,11 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from turnpoint.bench.ceilings import synchronize
-from turnpoint.bench.figures import Phases
-from turnpoint.bench.products import matrix_modules
 from turnpoint.models.attention import IMPLEMENTATION, register
 from turnpoint.models.decoder import Decoder
+from turnpoint.speed.ceilings import synchronize
+from turnpoint.speed.figures import Phases
+from turnpoint.speed.products import matrix_modules
 
 NETWORK, LINEAR, ATTENTION, HEAD = (
     f"turnpoint/{name}" for name in ("network", "linear layers", "attention", "head")
