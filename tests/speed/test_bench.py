@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,7 @@ def report() -> Report:
         flops=3e11,
         step_bytes=270e6,
         crossing=24.2,
+        processor_share=0.5,
         figures=(
             figure("sample_one", 50, memory=80, arithmetic=900),
             figure("sample_batch", 1000, memory=4000, arithmetic=2000),
@@ -153,4 +155,9 @@ def test_lines_for_people() -> None:
     told = [line for line in lines if line.startswith("  ! ")]
     assert told[0] == "  ! a note"
     assert "load 1.5 on 2 cores" in told[1]
-    assert "4 threads on 2 cores" in told[2]
+    assert told[2:] == ["  ! 4 threads on 2 cores wait for each other"]
+    alone = replace(report(), machine=replace(report().machine, threads=1, load=0.0), notes=())
+    told = [line.plain for line in report_lines(alone) if line.plain.startswith("  ! ")]
+    assert told == [
+        "  ! this process got 50 % of the processor time that it asked for; the rest went to others"
+    ]

@@ -95,6 +95,7 @@ class Report:
     flops: float  # a second, of the matrix products of the batch
     step_bytes: float  # that decoding one token of one sequence reads
     crossing: float  # sequences at which arithmetic takes as long as reading the weights
+    processor_share: float  # of the time of its threads that this process got while it sampled the batch
     figures: tuple[Figure, ...]
     phases: Phases | None  # None: too few tokens to see a step from its begin to its end
     notes: tuple[str, ...] = field(default=())  # what was left out or made smaller, and why

@@ -48,7 +48,7 @@ def machine_facts(*, device: torch.device, dtype: str) -> Machine:
     """Returns the facts as they are now."""
     return Machine(
         date=date.today().isoformat(),
-        processor=torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        processor=torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
         device=str(device),
         dtype=dtype,
         cores=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
@@ -58,7 +58,8 @@ def machine_facts(*, device: torch.device, dtype: str) -> Machine:
     )
 
 
-def _processor() -> str:
+def processor_name() -> str:
+    """Returns what the processor is called, as far as the system says."""
     facts = Path("/proc/cpuinfo")
     lines = facts.read_text(encoding="utf-8").splitlines() if facts.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

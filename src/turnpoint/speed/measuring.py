@@ -86,6 +86,7 @@ class _Measuring:
         self._measured: dict[str, list[Measured]] = {}
         self._bandwidth: list[float] = []
         self._batch_products: list[float] = []  # seconds of one step's products
+        self._processor: list[float] = []
 
     async def run(self) -> Report:
         subject = self._subject
@@ -161,6 +162,7 @@ class _Measuring:
         clock = MeasuredProducts()
         bandwidth = measure_bandwidth(self._decoder.device, subject.room)
         self._bandwidth.append(bandwidth)
+        self._processor.append(round_.batch.processor / round_.batch.seconds / subject.machine.threads)
 
         def note(name: str, seconds: float, passes: Sequence[Pass], context: float = 0.0) -> None:
             found = Measured(
@@ -238,6 +240,7 @@ class _Measuring:
             flops=flops / products,
             step_bytes=weights + self._context(1, 1, extent.one_tokens / 2),
             crossing=extent.at_once * (weights / bandwidth) / products,
+            processor_share=statistics.median(self._processor),
             figures=tuple(self._figures(extent, learning)),
             phases=phases,
             notes=tuple(self._notes),

@@ -42,6 +42,7 @@ class Timed:
     """What one call of the engine for a batch took, and what its counters say."""
 
     seconds: float
+    processor: float  # seconds of all of this process's threads
     stats: EngineStats
 
 
@@ -136,9 +137,13 @@ class Sampling:
 
     async def _timed(self, calls: Sequence[Callable[[], Awaitable[object]]]) -> Timed:
         self._asked += 1
-        before, began = self._engine.stats, time.perf_counter()
+        before, began, processor = self._engine.stats, time.perf_counter(), time.process_time()
         await all_of([_awaited(call) for call in calls])
-        return Timed(seconds=time.perf_counter() - began, stats=self._engine.stats - before)
+        return Timed(
+            seconds=time.perf_counter() - began,
+            processor=time.process_time() - processor,
+            stats=self._engine.stats - before,
+        )
 
     def _tokens(self, count: int) -> TokenIds:
         return token_array(self._draw.integers(self._vocab_size, size=count))

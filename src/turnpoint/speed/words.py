@@ -15,6 +15,7 @@ _NAMES = {
     "train": "train",
 }
 _HEADER = f"  {'tokens a second':<20}{'reached':>10}{'memory':>11}{'arithmetic':>12}{'share':>8}  measured on"
+_STARVED = 0.85
 _WORTH_SAYING = 2.0  # sequences from which it pays to say that more cost little
 
 
@@ -48,8 +49,20 @@ def report_lines(report: Report) -> list[Text]:
         )
         lines.append(Text(f"  a step of the batch, {number(1e3 * report.phases.step)} ms profiled: {shares}"))
     lines += [Text(f"  - {sentence}", style="green") for sentence in verdict(report)]
-    lines += [Text(f"  ! {note}", style="yellow") for note in (*report.notes, *machine.warnings)]
+    warnings = (*report.notes, *machine.warnings, *_starved(report))
+    lines += [Text(f"  ! {warning}", style="yellow") for warning in warnings]
     return lines
+
+
+def _starved(report: Report) -> list[str]:
+    """What one thread did not get; several wait for each other, which looks the same."""
+    machine = report.machine
+    if machine.device != "cpu" or machine.threads > 1 or report.processor_share > _STARVED:
+        return []
+    return [
+        f"this process got {percent(report.processor_share)} of the processor time that it asked for; the rest "
+        f"went to others"
+    ]
 
 
 def _row(figure: Figure) -> str:
