@@ -36,7 +36,8 @@ def test_the_table_by_hand() -> None:
         "| work | peer | turnpoint is faster by |",
         "|---|---|---|",
         "| 8 prompts x 16 samples, prompt 256, 64 new tokens | transformers `generate` | 2.8 x |",
-        "| a whole GRPO step: 8 prompts x 16 samples, up to 64 new tokens | TRL 1.16.0 `GRPOTrainer` | 3.2 x |",
+        "| a whole GRPO step: 8 prompts x 16 samples, up to 64 new tokens "
+        "| TRL 1.16.0 `GRPOTrainer` | 3.2 x |",
         "| forward and backward of 8 rollouts of one prompt, float32 | padded rows, sdpa | 2.5 x |",
     ]
 

@@ -60,8 +60,8 @@ def _starved(report: Report) -> list[str]:
     if machine.device != "cpu" or machine.threads > 1 or report.processor_share > _STARVED:
         return []
     return [
-        f"this process got {percent(report.processor_share)} of the processor time that it asked for; the rest "
-        f"went to others"
+        f"this process got {percent(report.processor_share)} of the processor time that it asked for; "
+        f"the rest went to others"
     ]
 
 
