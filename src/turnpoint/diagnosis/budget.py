@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+import torch
+
 from turnpoint.assemble import Policy
 from turnpoint.config import RunConfig
 from turnpoint.diagnosis.checks import Check, failed, warning
@@ -27,6 +29,11 @@ from turnpoint.training.step import Trainer
 
 _HEAD_GRADIENTS = 3  # of the chunk, summed over chunks, and of a tied embedding
 _SLACK_CPU, _SLACK_GPU = 1.35, 1.1  # held by the allocator for each byte that autograd saves
+
+
+def slack_of(device: torch.device) -> float:
+    """Returns what the allocator of `device` makes of the bytes that autograd saves."""
+    return _SLACK_GPU if device.type == "cuda" else _SLACK_CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +133,7 @@ class Budget:
             saved=saved,
             head_chunk_tokens=config.training.head_chunk_tokens,
             head_gradient=_HEAD_GRADIENTS * item * decoder.vocab_size * state.hidden_dim,
-            slack=_SLACK_GPU if decoder.device.type == "cuda" else _SLACK_CPU,
+            slack=slack_of(decoder.device),
         )
 
     def _time(self, cost: TrainingCost, found: Sample, speed: Speed, median_prompt: int) -> Check:
