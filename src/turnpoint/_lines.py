@@ -82,7 +82,7 @@ def described(error: ValidationError) -> str:
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]) or "."
     if first["type"] == "missing":
         return f"{field} is missing"
-    objects = first["type"] in ("dict_type", "model_type")
+    objects = first["type"] in ("dict_type", "model_type", "dataclass_type")
     message = "should be an object" if objects else first["msg"].removeprefix("Input ")
     return f"{field} = {_short(first['input'])}: {message.removeprefix('Value error, ')}"
 

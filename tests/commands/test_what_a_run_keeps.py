@@ -183,13 +183,13 @@ def test_a_recipe_that_was_edited_is_refused(run: Path, change: dict[str, Any], 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{}", "not what turnpoint writes: model: Field required; bring the file back"),
+        ("{}", "not what turnpoint writes: .model is missing; bring the file back"),
         ("[]", "expected an object, got list"),
         ("{", "not JSON"),
-        ('{"model": 7, "recipe": {}}', "not what turnpoint writes: model: "),
+        ('{"model": 7, "recipe": {}}', "not what turnpoint writes: .model = 7: should be a valid string"),
         (
             '{"model": "7", "recipe": {}, "judge": "", "problems": {"a": 3}}',
-            "not what turnpoint writes: prob",
+            "not what turnpoint writes: .problems.a = 3: should be an object",
         ),
         (None, "is not there"),
     ],
