@@ -40,17 +40,17 @@ class Bent:
         self.entered = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
-        real = self.decoder.logits
+        real = self.decoder.finish
 
-        def logits(hidden: torch.Tensor) -> torch.Tensor:
+        def finish(scores: torch.Tensor) -> torch.Tensor:
             self.calls += 1
             self.entered.set()
             assert self.gate.wait(20)
             if self.broken:
                 raise RuntimeError("out of memory")
-            return real(hidden) if bias is None else real(hidden) + bias
+            return real(scores) if bias is None else real(scores) + bias
 
-        self.decoder.logits = logits
+        self.decoder.finish = finish
 
 
 def always(text: str) -> torch.Tensor:
@@ -184,7 +184,7 @@ def test_long_texts_are_scored_in_pieces_of_bounded_size() -> None:
     sizes: list[int] = []
     real = decoder.logits
 
-    def logits(hidden: torch.Tensor) -> torch.Tensor:
+    def finish(scores: torch.Tensor) -> torch.Tensor:
         sizes.append(len(hidden))
         return real(hidden)
 

@@ -15,13 +15,14 @@ from torch import Tensor
 from turnpoint.engine.batch import Batch
 from turnpoint.engine.layout import SpanChunk, StepLayout
 from turnpoint.engine.prefix_cache import PrefixCache
-from turnpoint.engine.sampler import sample
+from turnpoint.engine.sampler import sample_pieces
 from turnpoint.engine.scheduler import Chunk, Prefill, Scheduler
 from turnpoint.engine.scorer import score_logits
 from turnpoint.engine.sequence import Generation, Scoring
 from turnpoint.engine.span import CacheShape, Span, empty_span
 from turnpoint.engine.stats import EngineStats
 from turnpoint.models.decoder import Decoder
+from turnpoint.models.packed import packed
 from turnpoint.protocols import Completion, Scores
 
 _SCORE_CHUNK = 256  # positions whose logits exist at the same time
@@ -40,7 +41,7 @@ class Runner:
     ) -> None:
         self.stats = EngineStats()
         self.policy_version = 0
-        self._decoder = decoder
+        self._decoder = packed(decoder)
         self._scheduler = Scheduler(
             max_running=max_running, max_step_tokens=max_step_tokens, cache_tokens=cache_tokens
         )
@@ -141,8 +142,9 @@ class Runner:
         decoding = self._batch.sequences
         if not decoding:
             return []
-        ids, logprobs = sample(
-            logits=self._decoder.logits(self._batch.hidden()),
+        ids, logprobs = sample_pieces(
+            scores=self._decoder.head(self._batch.hidden()),
+            finish=self._decoder.finish,
             temperatures=np.array([float(sequence.request.temperature) for sequence in decoding]),
             uniforms=np.array([sequence.uniforms.at(sequence.length) for sequence in decoding]),
         )
