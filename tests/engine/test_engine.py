@@ -182,13 +182,13 @@ def test_what_was_not_asked_is_none() -> None:
 def test_long_texts_are_scored_in_pieces_of_bounded_size() -> None:
     decoder = tiny_decoder()
     sizes: list[int] = []
-    real = decoder.logits
+    real = decoder.finish
 
     def finish(scores: torch.Tensor) -> torch.Tensor:
-        sizes.append(len(hidden))
-        return real(hidden)
+        sizes.append(len(scores))
+        return real(scores)
 
-    decoder.logits = logits
+    decoder.finish = finish
     engine = make_engine(decoder, context_length=3000, max_step_tokens=700)
     ids = prompt(1500)
     scores = score(engine, ids, 1, top_k=2)

@@ -41,6 +41,16 @@ class Batch:
         self._readings: tuple[int, list[Reading]] | None = None  # of how many rows; None: to be made anew
         self._own.clear()
 
+    @property
+    def depths(self) -> list[int]:
+        """How many trunks each row reads."""
+        return [len(path.chain) for path in self._paths]
+
+    @property
+    def stored_tokens(self) -> int:
+        """For how many tokens there is room."""
+        return self._own.tokens + sum(level.block.tokens for level in self._levels)
+
     def join(self, joining: Sequence[tuple[Generation, list[Span]]]) -> None:
         """Gives each sequence a row; its spans hold its whole prefix."""
         self.fit()

@@ -31,6 +31,11 @@ class Rows:
         self.values: list[Tensor] = []  # per layer [rows, Hkv, capacity, D]
         self.hidden = self._zeros(0, 0, self._shape.hidden_dim)  # [rows, capacity, M]
 
+    @property
+    def tokens(self) -> int:
+        """For how many tokens there is room."""
+        return self._rows * self.capacity
+
     def fit(self, rows: int, length: int) -> None:
         """Makes the storage right for `rows` sequences of at most `length` tokens, keeping what they hold.
 

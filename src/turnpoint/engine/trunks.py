@@ -39,14 +39,14 @@ class Level:
 
     def __init__(self, shape: CacheShape) -> None:
         self.trunks: list[Trunk] = []
-        self._block = Rows(shape, grows=False)
+        self.block = Rows(shape, grows=False)
 
     def add(self, new: Sequence[tuple[Trunk, list[Span]]]) -> None:
         """Stores trunks, given the consecutive spans of their tokens."""
         for slot, (trunk, _) in enumerate(new, start=len(self.trunks)):
             trunk.slot = slot
             self.trunks.append(trunk)
-        self._block.fit(len(self.trunks), max(len(trunk) for trunk in self.trunks))
+        self.block.fit(len(self.trunks), max(len(trunk) for trunk in self.trunks))
         for trunk, spans in new:
             self.view(trunk, trunk.start, len(trunk.ids)).fill(spans)
 
@@ -58,11 +58,11 @@ class Level:
             self.trunks[trunk.slot], last.slot = last, trunk.slot
             self.view(last, last.start, len(last.ids)).fill(spans)
         if self.trunks:
-            self._block.fit(len(self.trunks), max(len(trunk) for trunk in self.trunks))
+            self.block.fit(len(self.trunks), max(len(trunk) for trunk in self.trunks))
 
     def view(self, trunk: Trunk, start: int, end: int) -> Span:
         """Returns positions `start` to `end` of a sequence that lie in `trunk`."""
-        return self._block.view(trunk.slot, start - trunk.start, end - trunk.start)
+        return self.block.view(trunk.slot, start - trunk.start, end - trunk.start)
 
     def reading(self, stretches: Sequence[Stretch | None], device: torch.device) -> Reading | None:
         """Returns who reads what, given what each row reads here; None if nobody reads anything."""
@@ -74,7 +74,7 @@ class Level:
         if not shape[1]:
             return None
         rows = np.zeros(shape, dtype=np.int64)
-        seen = np.full(shape, self._block.capacity, dtype=np.int64)
+        seen = np.full(shape, self.block.capacity, dtype=np.int64)
         place = np.zeros(len(stretches), dtype=np.int64)
         for slot, numbers in enumerate(readers):
             for at, row in enumerate(numbers):
@@ -85,11 +85,11 @@ class Level:
         absent = np.array([stretch is None for stretch in stretches])
         starts = np.array([trunk.start for trunk in self.trunks])
         return Reading(
-            block=self._block,
+            block=self.block,
             starts=torch.from_numpy(starts).to(device),
             rows=torch.from_numpy(rows).to(device),
             seen=torch.from_numpy(seen).to(device),
             place=torch.from_numpy(place).to(device),
             absent=torch.from_numpy(absent).to(device),
-            whole=bool((seen == self._block.capacity).all()),
+            whole=bool((seen == self.block.capacity).all()),
         )
