@@ -72,8 +72,16 @@ def generation(ids: Sequence[int]) -> Generation:
     return Generation(ask(prompt_ids=ids, max_tokens=200), decode=lambda ids: "", context_length=512)
 
 
-def join(world: World, rows: Batch, paths: Sequence[Sequence[int]]) -> None:
+def join(world: World, rows: Batch, paths: Sequence[Sequence[int]], *, draws: bool = True) -> None:
+    first = len(rows.sequences)
     rows.join([(generation(ids), [world.span(ids)]) for ids in paths])
+    if draws:
+        draw(rows, first)
+
+
+def draw(rows: Batch, first: int = 0) -> None:
+    for number, sequence in enumerate(rows.sequences[first:]):
+        sequence.append(90 + number % 7, 0.0)
 
 
 def attend(
@@ -85,10 +93,8 @@ def attend(
     sinks: bool = False,
     count: int | None = None,
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Draws one token for every row, runs a step; returns what it gives and what each gives alone."""
+    """Runs a step and draws; returns what attention gives each row and what each gets alone."""
     count = len(rows.sequences) if count is None else count
-    for number, sequence in enumerate(rows.sequences[:count]):
-        sequence.append(90 + number % 7, 0.0)
     rows.fit()
     calls = [world.call(row.ids.tolist(), window, softcap, sinks) for row in rows.sequences[:count]]
     joined = AttentionCall(
@@ -103,6 +109,7 @@ def attend(
     )
     output = StepLayout(decoding=rows.rows(count), chunks=[]).attend(joined)
     alone = [CausalLayout().attend(call)[:, -1] for call in calls]
+    draw(rows)
     return list(zip(output.transpose(0, 1), alone, strict=True))
 
 
@@ -155,7 +162,7 @@ def test_newcomers_wait_for_their_first_step() -> None:
     rows = Batch(world.shape)
     join(world, rows, PATHS[:4])
     attend(world, rows)
-    join(world, rows, PATHS[4:])
+    join(world, rows, PATHS[4:], draws=False)
     for shared, alone in attend(world, rows, count=4):
         torch.testing.assert_close(shared, alone)
     for shared, alone in attend(world, rows):
@@ -165,7 +172,7 @@ def test_newcomers_wait_for_their_first_step() -> None:
 def test_a_row_gives_back_all_its_tokens_wherever_they_lie() -> None:
     world = World()
     rows = Batch(world.shape)
-    join(world, rows, PATHS)
+    join(world, rows, PATHS, draws=False)
     for row, ids in enumerate(PATHS):
         expected = world.span(ids)
         for start in range(len(ids)):
