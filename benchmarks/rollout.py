@@ -1,6 +1,6 @@
 """Rollouts per second: our engine against transformers' `generate` and its continuous batching.
 
-    python -m benchmarks.rollout [--model FOLDER] [--rounds 5]
+    python -m benchmarks.rollout [--model FOLDER] [--work groups] [--rounds 5]
 
 Every round gives the same new prompts to each arm, one after the other, so that a busy machine hits all of
 them; every completion has the same fixed length. Prints one JSON line per arm and one per peer with ratios of
@@ -27,6 +27,14 @@ from turnpoint.engine import TorchEngine
 from turnpoint.models.decoder import Decoder
 from turnpoint.protocols import GenerateRequest
 from turnpoint.types import TokenIds, token_array
+
+# prompts, samples of each, tokens of a prompt, new tokens
+WORK = {
+    "small": (8, 8, 64, 64),
+    "groups": (8, 16, 256, 256),  # a step of GRPO
+    "wave": (4, 14, 512, 128),  # the suffixes of a wave of hindsight forks, behind what they share
+    "single": (1, 1, 64, 128),
+}
 
 Arm = Callable[[int, list[TokenIds]], int]  # round, prompts -> tokens sampled
 
@@ -129,13 +137,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--samples", type=int, default=8)
-    parser.add_argument("--prompt-tokens", type=int, default=64)
-    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--work", choices=WORK, default="small")
+    parser.add_argument("--prompts", type=int, help="in place of what --work says, as the three that follow")
+    parser.add_argument("--samples", type=int)
+    parser.add_argument("--prompt-tokens", type=int)
+    parser.add_argument("--new-tokens", type=int)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--peers", nargs="*", default=["generate", "generate_batch"])
     options = parser.parse_args()
+    for name, size in zip(
+        ("prompts", "samples", "prompt_tokens", "new_tokens"), WORK[options.work], strict=True
+    ):
+        if getattr(options, name) is None:
+            setattr(options, name, size)
     torch.set_num_threads(options.threads)
     makers = {"generate": generate, "generate_batch": generate_batch}
     chosen = {"turnpoint": ours, **{name: makers[name] for name in options.peers}}

@@ -40,17 +40,17 @@ class Bent:
         self.entered = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
-        real = self.decoder.logits
+        real = self.decoder.finish
 
-        def logits(hidden: torch.Tensor) -> torch.Tensor:
+        def finish(scores: torch.Tensor) -> torch.Tensor:
             self.calls += 1
             self.entered.set()
             assert self.gate.wait(20)
             if self.broken:
                 raise RuntimeError("out of memory")
-            return real(hidden) if bias is None else real(hidden) + bias
+            return real(scores) if bias is None else real(scores) + bias
 
-        self.decoder.logits = logits
+        self.decoder.finish = finish
 
 
 def always(text: str) -> torch.Tensor:
@@ -182,13 +182,13 @@ def test_what_was_not_asked_is_none() -> None:
 def test_long_texts_are_scored_in_pieces_of_bounded_size() -> None:
     decoder = tiny_decoder()
     sizes: list[int] = []
-    real = decoder.logits
+    real = decoder.finish
 
-    def logits(hidden: torch.Tensor) -> torch.Tensor:
-        sizes.append(len(hidden))
-        return real(hidden)
+    def finish(scores: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(scores))
+        return real(scores)
 
-    decoder.logits = logits
+    decoder.finish = finish
     engine = make_engine(decoder, context_length=3000, max_step_tokens=700)
     ids = prompt(1500)
     scores = score(engine, ids, 1, top_k=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from turnpoint.engine.layout import SpanChunk, StepLayout
+from turnpoint.engine.layout import DecodeRows, SpanChunk, StepLayout
 from turnpoint.engine.rows import Rows
 from turnpoint.engine.span import CacheShape, LayerShape, empty_span
 from turnpoint.models.attention import AttentionCall, CausalLayout
@@ -55,6 +55,15 @@ def joined(calls: list[AttentionCall], ranges: list[tuple[int, int]]) -> Attenti
     )
 
 
+def decoding(rows: Rows, positions: list[int], shared: list[int]) -> DecodeRows:
+    return DecodeRows(
+        own=rows,
+        positions=torch.tensor(positions, dtype=torch.long),
+        shared=torch.tensor(shared, dtype=torch.long),
+        trunks=[],
+    )
+
+
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("window", [None, 4])
@@ -70,10 +79,10 @@ def test_a_mixed_step_equals_each_sequence_alone(
         rows.values[0][row, :, : lengths[row] - 1] = calls[row].value[:, :-1]
     span = empty_span(SHAPE, 40)
     first = SpanChunk(span=span, start=0, end=7)
-    nobody = torch.empty(0, dtype=torch.long)
-    early = StepLayout(rows=rows, positions=nobody, chunks=[first]).attend(part(calls[2], 0, 7))
+    nobody = decoding(rows, [], [])
+    early = StepLayout(decoding=nobody, chunks=[first]).attend(part(calls[2], 0, 7))
     step = StepLayout(
-        rows=rows, positions=torch.tensor([8, 2]), chunks=[SpanChunk(span=span, start=7, end=40)]
+        decoding=decoding(rows, [8, 2], [0, 0]), chunks=[SpanChunk(span=span, start=7, end=40)]
     ).attend(joined(calls, [(8, 9), (2, 3), (7, 40)]))
     reference = [CausalLayout().attend(call) for call in calls]
     torch.testing.assert_close(early, reference[2][:, :7])

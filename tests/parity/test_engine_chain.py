@@ -2,6 +2,8 @@
 
     prefill in one piece = prefill in pieces = decode = fork of a rollout = the decoder without any cache
 
+and whether siblings read what they share in one place or each for itself.
+
 Prompts are longer than Gemma's window, so that its sliding layers forget.
 """
 
@@ -15,6 +17,7 @@ import torch
 
 from tests.engine.serve import ask, asks, generate, law, logprobs_of, make_engine, prompt, score
 from tests.tiny import ARCHITECTURES, GEMMA_WINDOW, tiny_decoder, tiny_model
+from turnpoint.engine import batch
 from turnpoint.models.decoder import Decoder
 from turnpoint.protocols import Completion
 from turnpoint.types import TokenIds
@@ -23,6 +26,12 @@ TOLERANCE = 2e-5  # nats; the order of float32 sums differs between paths, nothi
 LENGTH = 3 * GEMMA_WINDOW
 
 pytestmark = pytest.mark.parametrize("architecture", ARCHITECTURES)
+
+
+@pytest.fixture(params=["trunks of any size", "no trunks"], autouse=True)
+def trunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs every test with whatever can be shared read in one place, and with nothing."""
+    monkeypatch.setattr(batch, "CALL_BYTES", 1 if request.param == "trunks of any size" else 1 << 40)
 
 
 def path(length: int, completion: Completion) -> TokenIds:

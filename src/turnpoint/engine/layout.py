@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from turnpoint.engine.decode import TrunkReader, own_attention
 from turnpoint.engine.rows import Rows
 from turnpoint.engine.span import Span
+from turnpoint.engine.trunks import Reading
 from turnpoint.models.attention import AttentionCall, AttentionLayout, masked_attention, visible
 
 
@@ -23,16 +25,28 @@ class SpanChunk:
     end: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeRows:
+    """B rows that decode one token each: what they attend to."""
+
+    own: Rows  # row b holds the tokens from position shared[b] on
+    positions: Tensor  # [B] of the tokens
+    shared: Tensor  # [B] how many leading tokens they read from trunks
+    trunks: Sequence[Reading]  # those trunks, by depth
+
+
 class StepLayout(AttentionLayout):
-    """Row b of `rows` decodes the token at `positions[b]`; the tokens of `chunks` follow in the flat row.
+    """The flat row of a step: a token for each of `decoding`, then the tokens of `chunks`.
 
     Keys and values are stored as the layers compute them. Masks are built once per step and window.
     """
 
-    def __init__(self, *, rows: Rows, positions: Tensor, chunks: Sequence[SpanChunk]) -> None:
-        self._rows = rows
-        self._positions = positions  # [B]
-        self._index = torch.arange(len(positions), device=positions.device)
+    def __init__(self, *, decoding: DecodeRows, chunks: Sequence[SpanChunk]) -> None:
+        self._rows = decoding.own
+        self._positions = decoding.positions
+        self._shared = decoding.shared
+        self._index = torch.arange(len(decoding.positions), device=decoding.positions.device)
+        self._trunks = [TrunkReader(reading, decoding.positions) for reading in decoding.trunks]
         self._chunks = chunks
         self._decode_masks: dict[tuple[int | None, int], Tensor] = {}
         self._chunk_masks: dict[tuple[int | None, int], Tensor] = {}
@@ -55,15 +69,18 @@ class StepLayout(AttentionLayout):
         """Returns [B, H, D]: one query per row, the query heads of one key head as its matrix."""
         batch, heads, kv_heads = len(self._positions), call.query.shape[0], call.key.shape[0]
         keys, values = self._rows.keys[call.layer], self._rows.values[call.layer]
-        keys[self._index, :, self._positions] = call.key[:, :batch].transpose(0, 1)
-        values[self._index, :, self._positions] = call.value[:, :batch].transpose(0, 1)
-        queries = call.query[:, :batch].transpose(0, 1).reshape(batch * kv_heads, heads // kv_heads, -1)
-        output = grouped_attention(
+        own = self._positions - self._shared
+        keys[self._index, :, own] = call.key[:, :batch].transpose(0, 1)
+        values[self._index, :, own] = call.value[:, :batch].transpose(0, 1)
+        queries = call.query[:, :batch].transpose(0, 1) * call.scaling
+        queries = queries.reshape(batch * kv_heads, heads // kv_heads, -1)
+        output = own_attention(
             call,
             queries,
             keys[:batch].flatten(0, 1),
             values[:batch].flatten(0, 1),
             self._decode_mask(call),
+            [trunk.attend(call, queries) for trunk in self._trunks],
         )
         return output.reshape(batch, heads, -1)
 
@@ -72,7 +89,8 @@ class StepLayout(AttentionLayout):
         key = (call.window, call.key.shape[0])
         if key not in self._decode_masks:
             every = torch.arange(self._rows.capacity, device=self._positions.device)
-            seen = visible(self._positions.unsqueeze(-1), every, call.window)  # [B, 1, C]
+            absolute = self._shared.unsqueeze(-1) + every
+            seen = visible(self._positions.unsqueeze(-1), absolute, call.window)  # [B, 1, C]
             mask = torch.zeros(seen.shape, dtype=call.query.dtype, device=seen.device)
             mask.masked_fill_(~seen, -torch.inf)
             self._decode_masks[key] = mask.repeat_interleave(call.key.shape[0], dim=0)
@@ -105,29 +123,6 @@ def _part(call: AttentionCall, start: int, end: int) -> AttentionCall:
         softcap=call.softcap,
         sinks=call.sinks,
     )
-
-
-def grouped_attention(call: AttentionCall, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """Returns [N, G, Dv]: G query heads [N, G, D] share each of N = B * Hkv key heads [N, C, D].
-
-    So keys and values are read once, and plain matrix products beat the fused attention of torch on CPUs.
-    `mask` [N, 1, C] is added to the logits.
-    """
-    logits = torch.bmm(query, key.transpose(-1, -2))
-    if call.softcap is None and call.sinks is None:
-        probs = torch.softmax(logits.mul_(call.scaling).add_(mask), dim=-1)
-        return torch.bmm(probs, value)
-    logits = logits.float() * call.scaling
-    if call.softcap is not None:
-        logits = call.softcap * torch.tanh(logits / call.softcap)
-    logits = logits + mask
-    if call.sinks is None:
-        probs = torch.softmax(logits, dim=-1)
-    else:
-        batch = len(query) * query.shape[1] // len(call.sinks)
-        sinks = call.sinks.float().repeat(batch).reshape(len(query), query.shape[1], 1)
-        probs = torch.softmax(torch.cat([logits, sinks], dim=-1), dim=-1)[..., :-1]
-    return torch.bmm(probs.to(value.dtype), value)
 
 
 def chunk_attention(call: AttentionCall, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:

@@ -18,8 +18,10 @@ _GRAIN = 32  # capacities are multiples of it
 class Rows:
     """Storage for decoding sequences; memory is rows in use x the longest sequence, up to a small factor."""
 
-    def __init__(self, shape: CacheShape) -> None:
+    def __init__(self, shape: CacheShape, *, grows: bool = True) -> None:
+        """`grows`: whether rows will become longer; if not, the capacity is that of the longest."""
         self._shape = shape
+        self._grows = grows
         self.clear()
 
     def clear(self) -> None:
@@ -28,6 +30,11 @@ class Rows:
         self.keys: list[Tensor] = []  # per layer [rows, Hkv, capacity, D]
         self.values: list[Tensor] = []  # per layer [rows, Hkv, capacity, D]
         self.hidden = self._zeros(0, 0, self._shape.hidden_dim)  # [rows, capacity, M]
+
+    @property
+    def tokens(self) -> int:
+        """For how many tokens there is room."""
+        return self._rows * self.capacity
 
     def fit(self, rows: int, length: int) -> None:
         """Makes the storage right for `rows` sequences of at most `length` tokens, keeping what they hold.
@@ -40,7 +47,7 @@ class Rows:
             return
         kept_rows, kept = min(rows, self._rows), min(length, self.capacity)
         self._rows = max(self._rows, 1 << (rows - 1).bit_length())
-        self.capacity = -(-(length + length // 8) // _GRAIN) * _GRAIN
+        self.capacity = -(-(length + length // 8) // _GRAIN) * _GRAIN if self._grows else length
         old_keys, old_values, old_hidden = self.keys, self.values, self.hidden
         self.keys, self.values = [], []
         for index, layer in enumerate(self._shape.layers):

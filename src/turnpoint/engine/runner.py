@@ -12,16 +12,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from turnpoint.engine.batch import Batch
 from turnpoint.engine.layout import SpanChunk, StepLayout
 from turnpoint.engine.prefix_cache import PrefixCache
-from turnpoint.engine.rows import Rows
-from turnpoint.engine.sampler import sample
+from turnpoint.engine.sampler import sample_pieces
 from turnpoint.engine.scheduler import Chunk, Prefill, Scheduler
 from turnpoint.engine.scorer import score_logits
 from turnpoint.engine.sequence import Generation, Scoring
 from turnpoint.engine.span import CacheShape, Span, empty_span
 from turnpoint.engine.stats import EngineStats
 from turnpoint.models.decoder import Decoder
+from turnpoint.models.packed import packed
 from turnpoint.protocols import Completion, Scores
 
 _SCORE_CHUNK = 256  # positions whose logits exist at the same time
@@ -30,10 +31,9 @@ Outcome: TypeAlias = "tuple[Generation, Completion] | tuple[Scoring, Scores]"
 
 
 class Runner:
-    """Owns what is computed: the rows that decode, the prefix cache, and the sequences in both.
+    """Owns what is computed: the batch that decodes, the prefix cache, and the sequences in both.
 
-    Sequence i of `decoding` lives in row i. Before a step all of its tokens but the newest are in the row;
-    once the network ran, all of them; then every decoding sequence draws one more.
+    In a step the newest token of every decoding sequence goes through the network, then each draws one more.
     """
 
     def __init__(
@@ -41,20 +41,19 @@ class Runner:
     ) -> None:
         self.stats = EngineStats()
         self.policy_version = 0
-        self._decoder = decoder
+        self._decoder = packed(decoder)
         self._scheduler = Scheduler(
             max_running=max_running, max_step_tokens=max_step_tokens, cache_tokens=cache_tokens
         )
-        self._decoding: list[Generation] = []
         self._shape = CacheShape.of(decoder)
-        self._rows = Rows(self._shape)
+        self._batch = Batch(self._shape)
         self._cache = PrefixCache(cache_tokens)
         self._max_score_tokens = max_step_tokens  # per step
 
     @property
     def idle(self) -> bool:
         """Whether nothing is left to do."""
-        return not self._decoding and self._scheduler.idle
+        return not self._batch.sequences and self._scheduler.idle
 
     def submit(self, sequence: Generation | Scoring) -> None:
         """Takes a sequence in; it is served by the steps that follow."""
@@ -63,8 +62,7 @@ class Runner:
     def forget(self) -> None:
         """Drops all sequences and everything computed."""
         self._scheduler.clear()
-        self._decoding = []
-        self._rows.clear()
+        self._batch.clear()
         self._cache.clear()
 
     @torch.inference_mode()
@@ -72,9 +70,9 @@ class Runner:
         """Runs one step and returns what it finished."""
         began = time.perf_counter()
         self._drop_abandoned()
-        running = len(self._decoding)  # those that join below have nothing for the network to do
+        running = len(self._batch.sequences)  # those that join below have nothing for the network to do
         self._start(self._scheduler.admit(decoding=running, cached=self._cache.match))
-        self._run_network(self._decoding[:running], self._scheduler.chunks(decoding=running))
+        self._run_network(running, self._scheduler.chunks(decoding=running))
         outcomes = [*self._sample(), *self._score()]
         self.stats += EngineStats(steps=1, seconds=time.perf_counter() - began)
         return outcomes
@@ -97,38 +95,32 @@ class Runner:
         self._decode_from_now_on(joining)
 
     def _decode_from_now_on(self, joining: Sequence[tuple[Prefill, list[Span]]]) -> None:
-        """Gives each sequence a row that holds its prefix."""
-        first = len(self._decoding)
-        for prefill, _ in joining:
+        """Gives each sequence a row; the spans hold its prefix."""
+        generations: list[tuple[Generation, list[Span]]] = []
+        for prefill, spans in joining:
             self._scheduler.prefilling.remove(prefill)
-            assert isinstance(prefill.owner, Generation)
-            self._decoding.append(prefill.owner)
-        self._fit_rows()
-        for row, (prefill, spans) in enumerate(joining, start=first):
-            self._rows.view(row, 0, len(prefill.ids)).fill(spans)
             prefill.span = None  # those that waited for it still know it
-
-    def _fit_rows(self) -> None:
-        if self._decoding:
-            self._rows.fit(len(self._decoding), max(sequence.length for sequence in self._decoding))
+            assert isinstance(prefill.owner, Generation)
+            generations.append((prefill.owner, spans))
+        self._batch.join(generations)
 
     # --- through the network ----------------------------------------------------------------------
 
-    def _run_network(self, decoding: Sequence[Generation], chunks: Sequence[Chunk]) -> None:
-        pieces = [SpanChunk(span=_span(c.prefill), start=c.start, end=c.end) for c in chunks]
-        ids = [np.array([sequence.last_id for sequence in decoding], dtype=np.int32)]
-        ids += [chunk.prefill.ids[chunk.start : chunk.end] for chunk in chunks]
-        positions = [np.array([sequence.length - 1 for sequence in decoding], dtype=np.int64)]
-        positions += [np.arange(chunk.start, chunk.end) for chunk in chunks]
-        flat = self._tensor(np.concatenate(positions))
-        if not len(flat):
+    def _run_network(self, decoding: int, chunks: Sequence[Chunk]) -> None:
+        if not decoding and not chunks:
             return
-        self._fit_rows()
-        rows = flat[: len(decoding)]
-        layout = StepLayout(rows=self._rows, positions=rows, chunks=pieces)
-        hidden = self._decoder.hidden(self._tensor(np.concatenate(ids)), flat, layout)
-        self._rows.hidden[torch.arange(len(rows), device=rows.device), rows] = hidden[: len(rows)]
-        at, joining = len(rows), list[tuple[Prefill, list[Span]]]()
+        self._batch.fit()
+        rows = self._batch.rows(decoding)
+        pieces = [SpanChunk(span=_span(c.prefill), start=c.start, end=c.end) for c in chunks]
+        last_ids = [sequence.last_id for sequence in self._batch.sequences[:decoding]]
+        ids = [np.array(last_ids, dtype=np.int32)]
+        ids += [chunk.prefill.ids[chunk.start : chunk.end] for chunk in chunks]
+        prefixes = [torch.arange(chunk.start, chunk.end, device=self._shape.device) for chunk in chunks]
+        positions = torch.cat([rows.positions, *prefixes])
+        layout = StepLayout(decoding=rows, chunks=pieces)
+        hidden = self._decoder.hidden(self._tensor(np.concatenate(ids)), positions, layout)
+        self._batch.keep_hidden(hidden[:decoding], rows)
+        at, joining = decoding, list[tuple[Prefill, list[Span]]]()
         for chunk, piece in zip(chunks, pieces, strict=True):
             end = at + chunk.end - chunk.start
             piece.span.hidden[chunk.start : chunk.end] = hidden[at:end]
@@ -139,7 +131,7 @@ class Runner:
                 if isinstance(chunk.prefill.owner, Generation):
                     joining.append((chunk.prefill, [piece.span]))
         self._decode_from_now_on(joining)
-        self.stats += EngineStats(decoded=len(rows), prefilled=len(flat) - len(rows))
+        self.stats += EngineStats(decoded=decoding, prefilled=len(positions) - decoding)
 
     def _tensor(self, array: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self._shape.device)
@@ -147,42 +139,32 @@ class Runner:
     # --- out --------------------------------------------------------------------------------------
 
     def _sample(self) -> list[Outcome]:
-        if not self._decoding:
+        decoding = self._batch.sequences
+        if not decoding:
             return []
-        newest = self._tensor(np.array([sequence.length - 1 for sequence in self._decoding]))
-        hidden = self._rows.hidden[torch.arange(len(newest), device=newest.device), newest]
-        ids, logprobs = sample(
-            logits=self._decoder.logits(hidden),
-            temperatures=np.array([float(sequence.request.temperature) for sequence in self._decoding]),
-            uniforms=np.array([sequence.uniforms.at(sequence.length) for sequence in self._decoding]),
+        ids, logprobs = sample_pieces(
+            scores=self._decoder.head(self._batch.hidden()),
+            finish=self._decoder.finish,
+            temperatures=np.array([float(sequence.request.temperature) for sequence in decoding]),
+            uniforms=np.array([sequence.uniforms.at(sequence.length) for sequence in decoding]),
         )
-        self.stats += EngineStats(sampled=len(self._decoding))
-        tokens, nats = ids.cpu().numpy(), logprobs.cpu().numpy()
-        drawn = zip(self._decoding, tokens, nats, strict=True)
+        self.stats += EngineStats(sampled=len(decoding))
+        drawn = zip(decoding, ids.cpu().numpy(), logprobs.cpu().numpy(), strict=True)
         ends = [sequence.append(int(token), float(logprob)) for sequence, token, logprob in drawn]
         finished = [(row, end) for row, end in enumerate(ends) if end is not None]
         outcomes: list[Outcome] = [
-            (self._decoding[row], self._decoding[row].completion(end, self.policy_version))
-            for row, end in finished
+            (decoding[row], decoding[row].completion(end, self.policy_version)) for row, end in finished
         ]
         for row, _ in reversed(finished):
-            ids_computed = self._decoding[row].ids[:-1]
-            self._cache.insert(ids_computed, partial(self._rows.view, row))
-            self._free_row(row)
+            self._cache.insert(decoding[row].ids[:-1], partial(self._batch.take, row))
+            self._batch.leave(row)
         return outcomes
-
-    def _free_row(self, row: int) -> None:
-        last = self._decoding.pop()
-        if row < len(self._decoding):
-            self._decoding[row] = last
-            computed = last.length - 1
-            self._rows.view(row, 0, computed).fill([self._rows.view(len(self._decoding), 0, computed)])
 
     def _drop_abandoned(self) -> None:
         self._scheduler.drop_abandoned()
-        for row in reversed(range(len(self._decoding))):
-            if self._decoding[row].abandoned:
-                self._free_row(row)
+        for row in reversed(range(len(self._batch.sequences))):
+            if self._batch.sequences[row].abandoned:
+                self._batch.leave(row)
 
     def _score(self) -> list[Outcome]:
         outcomes: list[Outcome] = []

@@ -6,6 +6,8 @@ Here the vocabulary is summed in blocks; the uniform number finds its block, the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -15,6 +17,31 @@ from torch import Tensor
 from turnpoint.errors import EngineError
 
 _BLOCK = 256
+_CACHED_BYTES = 3 << 19  # of float32 logits that stay in the cache of a core from pass to pass
+
+
+def sample_pieces(
+    *,
+    scores: Float[Tensor, "n V"],
+    finish: Callable[[Tensor], Tensor],
+    temperatures: npt.NDArray[np.float64],
+    uniforms: npt.NDArray[np.float64],
+) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
+    """Returns what `sample` does of `finish(scores)`, a few rows at a time on CPUs.
+
+    So float32 logits are never written to memory, which would take longer than all the arithmetic on them.
+    """
+    rows = max(1, _CACHED_BYTES // (4 * scores.shape[1])) if scores.device.type == "cpu" else len(scores)
+    drawn = [
+        sample(
+            logits=finish(scores[at : at + rows]),
+            temperatures=temperatures[at : at + rows],
+            uniforms=uniforms[at : at + rows],
+        )
+        for at in range(0, len(scores), rows)
+    ]
+    ids, logprobs = zip(*drawn, strict=True)
+    return torch.cat(ids), torch.cat(logprobs)
 
 
 def sample(

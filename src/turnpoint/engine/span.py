@@ -46,6 +46,12 @@ class CacheShape:
     dtype: torch.dtype
     device: torch.device
 
+    @property
+    def attended_bytes(self) -> int:
+        """What a layer reads of one token in attention, on average."""
+        numbers = sum(layer.heads * (layer.key_dim + layer.value_dim) for layer in self.layers)
+        return numbers * self.dtype.itemsize // len(self.layers)
+
     @staticmethod
     @torch.no_grad()
     def of(decoder: Decoder) -> CacheShape:
@@ -99,6 +105,18 @@ class Span:
                 to.copy_(of)
             target.hidden.copy_(source.hidden)
             at += len(source)
+
+
+def cut(spans: Sequence[Span], start: int, end: int) -> list[Span]:
+    """Returns tokens `start` to `end` of consecutive spans as views."""
+    parts: list[Span] = []
+    at = 0
+    for span in spans:
+        first, last = max(start - at, 0), min(end - at, len(span))
+        if first < last:
+            parts.append(span.part(first, last))
+        at += len(span)
+    return parts
 
 
 def empty_span(shape: CacheShape, length: int) -> Span:

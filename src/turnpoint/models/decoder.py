@@ -65,7 +65,11 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Returns float32 logits, [n, V], of hidden states [n, D]; -inf for ids the tokenizer lacks."""
-        logits = self.head(hidden).float()
+        return self.finish(self.head(hidden))
+
+    def finish(self, scores: Tensor) -> Tensor:
+        """Returns the logits that the head's output, [n, V] in the type of the weights, stands for."""
+        logits = scores.float()
         if self._scale != 1.0:
             logits = logits * self._scale
         if self._softcap is not None:
