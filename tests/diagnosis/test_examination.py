@@ -122,8 +122,8 @@ def test_an_engine_with_other_weights_is_refused(recipe: Path) -> None:
 class Lukewarm(Decoder):
     """Divides logits by 0.6 when nobody asked for it: raw log-probabilities at another temperature."""
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return super().logits(hidden) / 0.6
+    def finish(self, scores: torch.Tensor) -> torch.Tensor:
+        return super().finish(scores) / 0.6
 
 
 def test_an_engine_at_another_temperature_is_refused(recipe: Path) -> None:
