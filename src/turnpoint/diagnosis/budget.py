@@ -25,6 +25,7 @@ from turnpoint.diagnosis.rows import Shape
 from turnpoint.diagnosis.sampling import Sample, Speed
 from turnpoint.engine.span import CacheShape
 from turnpoint.engine.weights import weights_checksum
+from turnpoint.models.packed import packed_bytes
 from turnpoint.training.step import Trainer
 
 _HEAD_GRADIENTS = 3  # of the chunk, summed over chunks, and of a tied embedding
@@ -44,7 +45,7 @@ class Budget:
     policy: Policy
     trainer: Trainer
     room: Room | None
-    resident: int  # bytes after loading, before anything was sampled
+    resident: int  # bytes after loading, and those that the engine packs to sample
     trained: int  # weights that are trained
 
     @staticmethod
@@ -56,7 +57,7 @@ class Budget:
             policy=policy,
             trainer=trainer,
             room=room,
-            resident=room.used() if room else 0,
+            resident=room.used() + packed_bytes(policy.model.decoder) if room else 0,
             trained=sum(master.numel() for master in masters),
         )
 

@@ -40,6 +40,14 @@ def packed(decoder: Decoder) -> Decoder:
     return twin
 
 
+def packed_bytes(decoder: Decoder) -> int:
+    """Returns what the second copy takes once something was sampled."""
+    if not _can_pack(decoder):
+        return 0
+    layers = [*_linear(decoder.backbone), *_linear(decoder.head)]
+    return sum(layer.weight.numel() for layer in layers) * decoder.dtype.itemsize
+
+
 def _can_pack(decoder: Decoder) -> bool:
     if decoder.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False

@@ -19,6 +19,7 @@ from turnpoint.diagnosis.rows import Shape
 from turnpoint.engine.engine import TorchEngine
 from turnpoint.engine.span import CacheShape
 from turnpoint.models.loading import LoadedModel
+from turnpoint.models.packed import packed_bytes
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.text import plural
 from turnpoint.speed.ceilings import MeasuredProducts, measure_bandwidth
@@ -290,7 +291,7 @@ def _needs(subject: Subject) -> Needs | None:
     state, item = CacheShape.of(decoder), decoder.dtype.itemsize
     values = sum(layer.heads * (layer.key_dim + layer.value_dim) for layer in state.layers)
     return Needs(
-        resident=subject.room.used(),
+        resident=subject.room.used() + packed_bytes(subject.model.decoder),
         trained=0,
         references=0,
         shape=subject.shape,
