@@ -7,7 +7,9 @@ Runs a grid (benchmarks/organism/grid.py) on the organism that can reflect. All 
 problems a step, HDL's objective (mean of the group, no scaling; clip 0.2 and 0.28) and four updates a step:
 
     flat, dapo        no forks; DAPO with dynamic sampling and its penalty of overlong completions
-    random, entropy   2 x (1 + 4 + 3), forked by rules that know no outcome: what branching alone gives
+    random, entropy,  2 x (1 + 4 + 3), forked by rules that know no outcome: what branching alone gives
+    surprisal
+    reflection        by the policy's own word on its lines; here a solution is one, so all begins at the prompt
     hindsight         by the record and the policy's own reflection (arXiv 2609.36864)
     oracle            by the record and a right reflection that costs nothing: what hindsight could give
     hindsight_*       the same forks as hindsight with another credit
@@ -55,6 +57,8 @@ ARMS: Mapping[str, Arm] = {
     "dapo": OBJECTIVES["dapo"],
     "random": _forked({"kind": "random"}),
     "entropy": _forked({"kind": "entropy"}),
+    "surprisal": _forked({"kind": "surprisal"}),
+    "reflection": _forked({"kind": "reflection", "max_tokens": 16}),
     "hindsight": _forked(_OWN),
     "oracle": _forked(_TOLD, others=_ORACLE),
     "hindsight_leave_one_out": _forked(_OWN, GroupAdvantageConfig(baseline="leave_one_out")),
