@@ -9,7 +9,7 @@ problems a step, HDL's objective (mean of the group, no scaling; clip 0.2 and 0.
     flat, dapo        no forks; DAPO with dynamic sampling and its penalty of overlong completions
     random, entropy,  2 x (1 + 4 + 3), forked by rules that know no outcome: what branching alone gives
     surprisal
-    reflection        by the policy's own word on its lines; here a solution is one, so all begins at the prompt
+    reflection        by the policy's own word on its lines; a solution here is one: all begin at the prompt
     hindsight         by the record and the policy's own reflection (arXiv 2609.36864)
     oracle            by the record and a right reflection that costs nothing: what hindsight could give
     hindsight_*       the same forks as hindsight with another credit
