@@ -55,6 +55,25 @@ def test_the_decoder_itself_goes_on_training() -> None:
     assert all(weight.grad is not None for weight in decoder.model.parameters())
 
 
+@torch.no_grad()
+def test_hooks_on_a_layer_see_what_stands_in_for_it() -> None:
+    decoder = tiny_decoder()
+    twin = packed(decoder)
+    linear = [it for it in decoder.model.modules() if type(it) is nn.Linear]
+    seen: list[nn.Module] = []
+
+    def note(module: nn.Module, *_: object) -> None:
+        seen.append(module)
+
+    handles = [it.register_forward_hook(note) for it in linear]
+    logits(twin)
+    assert len(seen) == len(linear)
+    for handle in handles:
+        handle.remove()
+    logits(twin)
+    assert len(seen) == len(linear)
+
+
 def test_the_second_copy_is_counted() -> None:
     decoder = tiny_decoder()
     weights = [it.weight for it in decoder.backbone.modules() if type(it) is nn.Linear]

@@ -91,12 +91,13 @@ class _Product:
 
 
 class _Part(nn.Module):
-    """Stands in for a linear layer."""
+    """Stands in for a linear layer; hooks on the layer see it."""
 
     def __init__(self, layer: nn.Linear, product: _Product, number: int) -> None:
         super().__init__()
         self.weight, self.bias = layer.weight, layer.bias  # who wraps a layer may look at them
         self._product, self._number = product, number
+        vars(self).update({name: own for name, own in vars(layer).items() if name.startswith("_forward")})
 
     def forward(self, given: Tensor) -> Tensor:
         return self._product.part(self._number, given)
