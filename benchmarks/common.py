@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import statistics
@@ -13,7 +12,8 @@ from typing import Any
 import torch
 
 from turnpoint.models.locate import model_folder
-from turnpoint.speed.machine import processor_name
+from turnpoint.reports.environment import versions_of
+from turnpoint.speed.machine import processor_name, usable_cores
 
 _PACKAGES = ("torch", "transformers", "trl")
 
@@ -25,19 +25,13 @@ def folder_of(model: str) -> str:
 
 def facts() -> dict[str, Any]:
     """Returns the date, cores, threads and versions that a figure belongs to."""
-    versions: dict[str, str] = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return {
         "date": date.today().isoformat(),
         "processor": processor_name(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "load": round(os.getloadavg()[0], 1),
         "threads": torch.get_num_threads(),
-        "versions": versions,
+        "versions": versions_of(_PACKAGES),
     }
 
 

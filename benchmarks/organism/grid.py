@@ -27,6 +27,7 @@ from typing import Any
 from benchmarks.organism.arms import ARMS, Arm, arm_recipe
 from benchmarks.organism.bed import DEFAULT, make_organism
 from benchmarks.organism.settings import OrganismSettings
+from turnpoint.speed.machine import usable_cores
 
 _GENERATED = ("root", "suffix", "reflection", "discarded")  # kinds of tokens that were sampled
 
@@ -44,7 +45,7 @@ def run_grid(arms: Mapping[str, Arm], settings: OrganismSettings, *, description
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--every", type=int, default=10, help="steps between evaluations")
-    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--processes", type=int, default=usable_cores())
     options = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}  # for the processes to come
     make_organism(settings)  # once, before many want it

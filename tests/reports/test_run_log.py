@@ -14,8 +14,9 @@ from tests.reports.samples import make_evaluation, make_group
 from turnpoint.config import load_recipe, parse_recipe
 from turnpoint.errors import RunFolderError
 from turnpoint.metrics import Max, Mean, Quantile, Sum
+from turnpoint.reports.environment import describe_environment
 from turnpoint.reports.findings import FindingLimits
-from turnpoint.reports.run_log import RunFolder, describe_environment
+from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.run_records import read_evaluations, read_lines, read_metrics, read_notes
 from turnpoint.reports.step import StepReport, make_step_report
 from turnpoint.rollout.evaluate import Attempt, Outcome

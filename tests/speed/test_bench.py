@@ -43,6 +43,7 @@ def test_a_model_by_its_folder_as_json(turnpoint: Command, tiny_folder: Path, tm
     assert found["machine"]["cores"] >= 1
     assert set(found["phases"]["parts"]) >= {"attention", "linear layers", "head", "sampling"}
     assert min(found["phases"]["parts"].values()) >= 0
+    assert min(found["phases"]["parts"][name] for name in ("attention", "linear layers", "head")) > 0
     assert found["phases"]["steps"] == 8 - 2
     names = {event.get("name") for event in json.loads(trace.read_text())["traceEvents"]}
     assert "turnpoint/attention" in names
@@ -68,7 +69,9 @@ def test_a_recipe_gives_model_and_lengths(turnpoint: Command, recipe: Path) -> N
         (("{recipe}", "--model", "{model}"), "not both"),
         (("--model", "{model}", "--new-tokens=1000", "--prompt-tokens=200"), "--new-tokens 56 is the most"),
         (("--model", "{model}", "--samples=0"), "--samples"),
-        (("--model", "{model}", "--profile=/no/such/folder/trace"), "--profile /no/such/folder/trace"),
+        (("--model", "{model}", "--profile=/no/such/folder/trace"), "/no/such/folder/trace"),
+        (("--model", "{model}", "--profile={recipe}"), "it exists and is no trace"),
+        (("--model", "{model}", "--profile=/dev/full"), "it exists and is no trace"),
         (
             (
                 "--model",
@@ -86,8 +89,10 @@ def test_a_mistake_is_one_line_and_status_2(
     turnpoint: Command, recipe: Path, tiny_folder: Path, arguments: tuple[str, ...], words: str
 ) -> None:
     typed = [it.format(recipe=recipe, model=tiny_folder) for it in arguments]
+    before = recipe.read_bytes()
     answer = turnpoint("bench", *typed)
     assert is_one_line(answer, words), answer
+    assert recipe.read_bytes() == before
 
 
 def test_it_is_a_function_too(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

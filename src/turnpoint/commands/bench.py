@@ -25,6 +25,7 @@ from turnpoint.speed.measuring import Subject, measure
 from turnpoint.speed.words import report_lines
 
 _USUAL = Shape(prompts=8, samples=16, prompt_tokens=256, new_tokens=256)
+_TRACE = b'"schemaVersion"'  # with which one begins
 _PROMPTS_READ = 256  # of a recipe, for the median of their lengths
 
 
@@ -59,7 +60,7 @@ def bench(
     """
     terminal = Terminal(Console(stderr=True)) if as_json else Terminal()
     if profile is not None:
-        _check_writable(profile)
+        _check_trace(profile)
     with _threads(threads):
         with terminal.phase("loading the model"):
             loaded = _load(source, sizes or Sizes())
@@ -142,12 +143,17 @@ def _median_prompt(config: RunConfig, model: LoadedModel) -> int:
     return round(statistics.median(len(renderer.prompt(task.messages)) for task in tasks))
 
 
-def _check_writable(path: Path) -> None:
-    """Raises UserError now for a trace that could not be written in the end."""
+def _check_trace(path: Path) -> None:
+    """Raises UserError for a trace that could not be written in the end, or would replace something else."""
     try:
-        path.open("w").close()
-    except OSError as error:
-        raise UserError(f"--profile {path}: {error.strerror}") from error
+        if path.exists():
+            if not path.is_file() or _TRACE not in path.read_bytes()[:1000]:
+                raise UserError(f"--profile {path}: it exists and is no trace; choose another place")
+        else:
+            path.touch()
+            path.unlink()
+    except (OSError, ValueError) as error:  # ValueError: a path that no file can have
+        raise UserError(f"--profile {path!s}: {error}") from error
 
 
 @contextmanager

@@ -20,15 +20,12 @@ The first three are there whole or not at all; where there is a recipe, there ar
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import math
 import os
-import platform
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -36,6 +33,7 @@ from turnpoint._lines import an_object, parse
 from turnpoint.config import Recipe, dump_recipe
 from turnpoint.errors import RunFolderError
 from turnpoint.metrics import Mean, Metric, Quantile
+from turnpoint.reports.environment import describe_environment, differences
 from turnpoint.reports.sft import HeldOut
 from turnpoint.reports.step import StepReport
 from turnpoint.rollout.evaluate import Evaluation
@@ -43,18 +41,7 @@ from turnpoint.types import Json
 
 T = TypeVar("T")
 
-_PACKAGES = (
-    "turnpoint",
-    "torch",
-    "transformers",
-    "tokenizers",
-    "safetensors",
-    "datasets",
-    "numpy",
-    "math-verify",
-)
 _CHECKPOINTS = "checkpoints"
-_DECISIVE = ("python", "packages", "machine", "device")  # in environment.json: what can change a bit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +140,7 @@ class RunFolder:
         """Writes what the run runs on; in a run that goes on, returns what is not as it was when it began."""
         now = describe_environment(device=device)
         if self.environment.exists():
-            return _differences(_read_object(self.environment), now)
+            return differences(_read_object(self.environment), now)
         _replace(self.environment, json.dumps(now, indent=2) + "\n")
         return []
 
@@ -195,43 +182,6 @@ def _claim(path: Path) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-def describe_environment(*, device: str) -> dict[str, Json]:
-    """Returns versions of what matters, the machine and the device; absent packages are left out."""
-    return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "device": device,
-    }
-
-
-def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    flat = [
-        {key: record.get(key) for key in _DECISIVE if key != "packages"} | _packages(record)
-        for record in (then, now)
-    ]
-    return [
-        f"{key} {flat[0].get(key)} then, {flat[1].get(key)} now"
-        for key in flat[0] | flat[1]
-        if flat[0].get(key) != flat[1].get(key)
-    ]
-
-
-def _packages(record: Mapping[str, Any]) -> dict[str, Any]:
-    known = record.get("packages")
-    return cast(dict[str, Any], known) if isinstance(known, dict) else {}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 # --- lines --------------------------------------------------------------------------------------

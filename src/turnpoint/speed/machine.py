@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import sys
@@ -12,6 +11,8 @@ from datetime import date
 from pathlib import Path
 
 import torch
+
+from turnpoint.reports.environment import versions_of
 
 _PACKAGES = ("turnpoint", "torch", "transformers")
 _BUSY = 0.25  # of the cores in use by others, from which it is said
@@ -51,11 +52,16 @@ def machine_facts(*, device: torch.device, dtype: str) -> Machine:
         processor=torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
         device=str(device),
         dtype=dtype,
-        cores=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
+        cores=usable_cores(),
         threads=torch.get_num_threads(),
         load=round(os.getloadavg()[0], 1),
-        versions={name: importlib.metadata.version(name) for name in _installed()},
+        versions=versions_of(_PACKAGES),
     )
+
+
+def usable_cores() -> int:
+    """Returns how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def processor_name() -> str:
@@ -64,7 +70,3 @@ def processor_name() -> str:
     lines = facts.read_text(encoding="utf-8").splitlines() if facts.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def _installed() -> list[str]:
-    return [name for name in _PACKAGES if list(importlib.metadata.distributions(name=name))]
