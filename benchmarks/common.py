@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from datetime import date
 from typing import Any
 
 import torch
 
+from turnpoint.errors import TurnpointError
 from turnpoint.models.locate import model_folder
 from turnpoint.reports.environment import versions_of
 from turnpoint.speed.machine import processor_name, usable_cores
@@ -38,6 +41,15 @@ def facts() -> dict[str, Any]:
 def emit(**row: Any) -> None:
     """Prints one JSON line."""
     print(json.dumps(row), flush=True)
+
+
+@contextmanager
+def mistakes(parser: argparse.ArgumentParser) -> Generator[None]:
+    """Tells what is wrong with what was given as one line, status 2."""
+    try:
+        yield
+    except (TurnpointError, ValueError) as error:
+        parser.error(str(error))
 
 
 def median_ratio(peer: Sequence[float], ours: Sequence[float]) -> float:

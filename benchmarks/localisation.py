@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import emit, facts
+from benchmarks.common import emit, facts, mistakes
 from benchmarks.organism.bed import REFLECTIVE, make_organism
 from benchmarks.organism.hindsight import named_step, oracle_reflection, record, with_reflection
 from benchmarks.organism.language import Problem, apply, first_wrong_step, first_wrong_word, parse_problem
@@ -260,9 +260,12 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=512, help="held-out ones, one attempt each")
     parser.add_argument("--model", type=Path, help="an organism that was trained further")
     options = parser.parse_args()
+    if not 1 <= options.problems <= REFLECTIVE.held_out_problems:
+        parser.error(f"--problems {options.problems}: there are 1 to {REFLECTIVE.held_out_problems}")
     torch.set_num_threads(1)
     organism = make_organism(REFLECTIVE)
-    model = load_model(str(options.model or organism.model), device="cpu", dtype="float32")
+    with mistakes(parser):
+        model = load_model(str(options.model or organism.model), device="cpu", dtype="float32")
     renderer = ChatRenderer(model.tokenizer, stop_ids=model.stop_ids)
     engine = TorchEngine(model.decoder, decode=renderer.text, context_length=model.context_length)
     bench = Bench(model=model, settings=REFLECTIVE, engine=engine)

@@ -9,12 +9,14 @@ A ratio stands there as its benchmark printed it; a benchmark that says nothing 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from benchmarks.common import mistakes
+from turnpoint.reports.run_records import read_lines
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 _MARKED = re.compile(r"(<!-- figures -->\n).*?(<!-- /figures -->)", re.DOTALL)
@@ -37,19 +39,20 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--write", action="store_true", help="into README.md")
     options = parser.parse_args()
-    lines = [json.loads(line) for file in options.files for line in file.read_text().splitlines() if line]
-    made = table(lines)
+    with mistakes(parser):
+        made = table([line for file in options.files for _, line in read_lines(file)])
     print(made, end="")
     if options.write:
-        before = README.read_text(encoding="utf-8")
-        README.write_text(filled(before, made), encoding="utf-8")
+        with mistakes(parser):
+            after = filled(README.read_text(encoding="utf-8"), made)
+        README.write_text(after, encoding="utf-8")
 
 
 def table(lines: Sequence[Line]) -> str:
-    """Returns the machine and the table; raises SystemExit when no line compares anything."""
+    """Returns the machine and the table; raises ValueError when no line compares anything."""
     compared = [(line, row) for line in lines for row in rows_of(line)]
     if not compared:
-        raise SystemExit("none of these lines compares turnpoint with a peer; run make bench")
+        raise ValueError("none of these lines compares turnpoint with a peer; run make bench")
     body = "".join(f"| {row.work} | {row.peer} | {row.ratio:.1f} x |\n" for _, row in compared)
     head = "| work | peer | turnpoint is faster by |\n|---|---|---|\n"
     return f"{machine([line for line, _ in compared])}\n\n{head}{body}"
@@ -58,7 +61,7 @@ def table(lines: Sequence[Line]) -> str:
 def filled(page: str, made: str) -> str:
     """Returns `page` with `made` between its markers; raises SystemExit where it has none."""
     if not _MARKED.search(page):
-        raise SystemExit("the page has no <!-- figures --> and <!-- /figures --> to write between")
+        raise ValueError("the page has no <!-- figures --> and <!-- /figures --> to write between")
     return _MARKED.sub(lambda match: match[1] + made + match[2], page)
 
 

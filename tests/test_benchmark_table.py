@@ -51,7 +51,7 @@ def test_it_goes_between_the_markers_of_the_readme() -> None:
 
 
 def test_nothing_to_compare_and_nowhere_to_write() -> None:
-    with pytest.raises(SystemExit, match="none of these lines"):
+    with pytest.raises(ValueError, match="none of these lines"):
         table(LINES[:1])
-    with pytest.raises(SystemExit, match="has no"):
+    with pytest.raises(ValueError, match="has no"):
         filled("a page", "new\n")

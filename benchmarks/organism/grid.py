@@ -24,6 +24,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import mistakes
 from benchmarks.organism.arms import ARMS, Arm, arm_recipe
 from benchmarks.organism.bed import DEFAULT, make_organism
 from benchmarks.organism.settings import OrganismSettings
@@ -47,9 +48,12 @@ def run_grid(arms: Mapping[str, Arm], settings: OrganismSettings, *, description
     parser.add_argument("--every", type=int, default=10, help="steps between evaluations")
     parser.add_argument("--processes", type=int, default=usable_cores())
     options = parser.parse_args()
+    if min(options.seeds) < 0:
+        parser.error(f"--seeds {min(options.seeds)}: a seed is 0 or more")
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}  # for the processes to come
     make_organism(settings)  # once, before many want it
-    done = {(row["arm"], row["seed"]) for row in read_rows(options.output)}
+    with mistakes(parser):
+        done = {(row["arm"], row["seed"]) for row in read_rows(options.output)}
     pairs = [
         pair for pair in itertools.product(options.seeds, options.arms) if (pair[1], pair[0]) not in done
     ]

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import emit
-from benchmarks.organism.grid import read_rows
+from benchmarks.common import emit, mistakes
+from turnpoint.reports.run_records import read_lines
 from turnpoint.rollout.intervals import mean_interval
 
 COSTS = ("tokens", "step", "seconds")
@@ -46,8 +46,8 @@ def summarise(
         raise ValueError(f"--against {against}: no such arm, there are {', '.join(names)}")
     common = min(float(row["after"][by]) for row in rows)
     cost = common if at is None else at
-    if cost > common:
-        raise ValueError(f"--at {cost:,.0f}: a run ended after {common:,.0f}")
+    if not 0 <= cost <= common:
+        raise ValueError(f"--at {cost:,.0f}: a run ended after {common:,.0f}, and none began before 0")
     arms = {name: [row for row in rows if row["arm"] == name] for name in names}
     peers = {row["seed"]: accuracy_at(row, cost, "sampled", by=by) for row in arms.get(against or "", [])}
     records = [_arm(name, runs, cost, by, peers) for name, runs in arms.items()]
@@ -94,7 +94,10 @@ def main() -> None:
     parser.add_argument("--at", type=float, help="how much of it")
     parser.add_argument("--against", metavar="ARM", help="compare each arm with this one, seed by seed")
     options = parser.parse_args()
-    for record in summarise(read_rows(options.grid), options.at, by=options.by, against=options.against):
+    with mistakes(parser):
+        rows = [row for _, row in read_lines(options.grid)]
+        records = summarise(rows, options.at, by=options.by, against=options.against)
+    for record in records:
         emit(**record)
 
 

@@ -34,7 +34,7 @@ def _number(value: Any) -> Any:
 
 Number: TypeAlias = Annotated[float, BeforeValidator(_number)]  # also NaN and infinities, and their words
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
-Count: TypeAlias = Annotated[int, Field(ge=0)]
+Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**53)]
 Step: TypeAlias = Annotated[int, Field(ge=0, lt=2**53)]
 
 

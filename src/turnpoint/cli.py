@@ -29,6 +29,8 @@ app = typer.Typer(
 )
 
 _UNREAD = 128 + signal.SIGPIPE  # 141, what a shell tells of a command that a broken pipe ended
+_MOST = 10**9  # of what is counted; sizes that fit nowhere are refused with those that do
+_DAY = 86_400.0  # seconds
 _INTERRUPTED = 130  # the status of what Ctrl-C ended
 
 _Overrides = Annotated[
@@ -95,7 +97,9 @@ def sft(
 def doctor(
     recipe: Annotated[Path, typer.Argument(help="A recipe in YAML.")],
     overrides: _Overrides = None,
-    seconds: Annotated[float, typer.Option(min=0.0, help="How long to sample rollouts, about.")] = 20.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.0, max=_DAY, help="How long to sample rollouts, about.")
+    ] = 20.0,
 ) -> None:
     """Says whether a recipe will work here, in what memory and time; status 2 if it must not run."""
     from turnpoint.commands.doctor import doctor as run_doctor
@@ -113,17 +117,23 @@ def bench(
     model: Annotated[
         str | None, typer.Option(help="A model instead: a folder, a hub name, or the embedded one.")
     ] = None,
-    prompts: Annotated[int | None, typer.Option(min=1, help="How many; 8 without a recipe.")] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Of each prompt; 16 without a recipe.")] = None,
+    prompts: Annotated[
+        int | None, typer.Option(min=1, max=_MOST, help="How many; 8 without a recipe.")
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, max=_MOST, help="Of each prompt; 16 without a recipe.")
+    ] = None,
     prompt_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Of each prompt; the recipe's median, or 256.")
+        int | None, typer.Option(min=1, max=_MOST, help="Of each prompt; the recipe's median, or 256.")
     ] = None,
     new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Of each sample; the recipe's most, or 256.")
+        int | None, typer.Option(min=1, max=_MOST, help="Of each sample; the recipe's most, or 256.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of torch; as it chooses if not said.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Medians are over so many.")] = 3,
-    seconds: Annotated[float, typer.Option(min=0.0, help="For each kind of work, about.")] = 10.0,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Of torch; as it chooses if not said.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Medians are over so many.")] = 3,
+    seconds: Annotated[float, typer.Option(min=0.0, max=_DAY, help="For each kind of work, about.")] = 10.0,
     profile: Annotated[Path | None, typer.Option(help="Where a trace of a few decode steps goes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:

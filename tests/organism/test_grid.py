@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from benchmarks import branching_learning
-from benchmarks.organism import grid
+from benchmarks.organism import grid, summary
 from benchmarks.organism.arms import ARMS, MINI_BATCHES, Arm, arm_recipe
 from benchmarks.organism.bed import recipe
 from benchmarks.organism.settings import OrganismSettings
@@ -208,3 +208,29 @@ def test_an_arm_that_forks_trains(arm: str, tmp_path: Path, monkeypatch: pytest.
     tree["rollout"]["samples_per_prompt"] = 16
     line = two_steps(arm, branching_learning.ARMS[arm], tree, monkeypatch)
     assert (line["arm"], [point["step"] for point in line["curve"]]) == (arm, [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ((), "no such file"),
+        (("--against", "nobody"), "--against nobody: no such arm, there are slow"),
+        (("--at", "nan"), "--at nan"),
+        (("--at", "-1"), "--at -1"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    typed: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "grid.jsonl"
+    if typed:
+        file.write_text(json.dumps(row("slow", 1, (0, 0.2), (100, 0.4))) + "\n")
+    monkeypatch.setattr(sys, "argv", ["summary", str(file), *typed])
+    with pytest.raises(SystemExit) as ended:
+        summary.main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err.lower().splitlines()[-1]

@@ -28,7 +28,7 @@ from turnpoint.speed.figures import Figure, Measured, Phases, Report
 from turnpoint.speed.learning import Learning, afforded, learning_of, row_cost
 from turnpoint.speed.limits import check_context, check_rollouts, fitting_rows
 from turnpoint.speed.machine import Machine
-from turnpoint.speed.phases import events_of, phases_of, profiled
+from turnpoint.speed.phases import events_of, is_whole, phases_of, profiled
 from turnpoint.speed.products import (
     Pass,
     Products,
@@ -220,6 +220,8 @@ class _Measuring:
             await sampling.batch(prompts, extent.at_once, tokens)
         if subject.profile is not None:
             profiler.export_chrome_trace(str(subject.profile))
+            if not is_whole(subject.profile):  # of a full disk torch says nothing
+                self._notes.append(f"the trace could not be written whole to {subject.profile}")
         return phases_of(events_of(profiler))
 
     # --- what is left behind ----------------------------------------------------------------------

@@ -17,6 +17,7 @@ import os
 from collections.abc import Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -97,6 +98,14 @@ def events_of(profiler: Any) -> list[Event]:
         for event in profiler.events()
         if event.device_type.name == "CPU"
     ]
+
+
+def is_whole(trace: Path) -> bool:
+    """Says whether a trace was written to its end."""
+    try:
+        return trace.read_bytes()[-100:].rstrip().endswith(b"}")
+    except OSError:
+        return False
 
 
 @contextmanager
