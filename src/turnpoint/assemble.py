@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+import torch
+
 from turnpoint.config import (
     ChatPrompt,
+    EngineConfig,
     FewShotPrompt,
     FunctionVerifierConfig,
     MathVerifierConfig,
@@ -28,12 +31,16 @@ from turnpoint.models.loading import LoadedModel, load_model
 from turnpoint.models.renderer import ChatRenderer, FewShotRenderer
 from turnpoint.protocols import Renderer, Verifier
 from turnpoint.reports.terminal import Terminal
+from turnpoint.reports.text import plural
 from turnpoint.rollout.concurrency import all_of
 from turnpoint.tasks import Dataset, check_lengths, holdout, load_tasks, split_examples
 from turnpoint.types import Task
 from turnpoint.verifiers import FunctionVerifier, MathVerifier, ReasoningGymVerifier
 
 _GOLD_AT_ONCE = 64  # self-checks in flight
+_SMALL_MODEL = 10**9  # weights, up to which several processes sample faster than one with several threads
+_MOST_WORKERS = 4
+_WORKERS_PAY = 5e12  # floating-point operations of a run: about a minute of a core
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +71,14 @@ class Policy:
     engine: TorchEngine
 
 
-def load_policy(config: RunConfig, examples: Sequence[tuple[str, str]]) -> Policy:
-    """Returns the policy of `config`; raises ModelError in one line when it cannot be loaded or rendered."""
+def load_policy(
+    config: RunConfig, examples: Sequence[tuple[str, str]], *, tokens: int | None = None
+) -> Policy:
+    """Returns the policy of `config`; raises ModelError in one line when it cannot be loaded or rendered.
+
+    `tokens`: how many will be sampled, as many as the run of `config` samples unless it is given.
+    Raises RecipeError for more workers than there are threads, and EngineError as `TorchEngine` does.
+    """
     model = open_model(config.model, seed=config.seed)
     renderer = make_renderer(config.prompt, model, examples, stop_strings=config.sampling.stop)
     engine = TorchEngine(
@@ -75,8 +88,40 @@ def load_policy(config: RunConfig, examples: Sequence[tuple[str, str]]) -> Polic
         max_running=config.engine.max_running,
         max_step_tokens=config.engine.max_step_tokens,
         cache_tokens=config.engine.cache_tokens,
+        workers=sampling_workers(config, model, tokens=config.sampled_tokens if tokens is None else tokens),
     )
     return Policy(model=model, renderer=renderer, engine=engine)
+
+
+def sampling_workers(config: RunConfig, model: LoadedModel, *, tokens: int) -> int:
+    """Returns how many processes sample `tokens` tokens; see `EngineConfig.workers`."""
+    branching = config.rollout.branching
+    if config.engine.workers is None and branching is not None and branching.deterministic:
+        return 1
+    return workers_of(config.engine, model, tokens=tokens)
+
+
+def workers_of(engine: EngineConfig, model: LoadedModel, *, tokens: int) -> int:
+    """Returns how many processes sample `tokens` tokens; raises RecipeError for more than there are threads.
+
+    A process per thread keeps all cores busy where most operations are too small to be divided; it takes
+    seconds to start and another copy of the packed weights.
+    """
+    threads, cpu = torch.get_num_threads(), model.decoder.device.type == "cpu"
+    if engine.workers is not None:
+        if engine.workers > 1 and not cpu:
+            raise RecipeError(
+                f"engine.workers = {engine.workers} on {model.decoder.device}: several processes sample on "
+                f"CPUs only; take engine.workers=1"
+            )
+        if engine.workers > threads:
+            raise RecipeError(
+                f"engine.workers = {engine.workers}, and torch has {plural(threads, 'thread')} here; take at "
+                f"most as many, or set OMP_NUM_THREADS"
+            )
+        return engine.workers
+    pays = 2 * model.parameters * tokens >= _WORKERS_PAY
+    return min(threads, _MOST_WORKERS) if cpu and pays and model.parameters <= _SMALL_MODEL else 1
 
 
 def open_model(config: ModelConfig, *, seed: int) -> LoadedModel:

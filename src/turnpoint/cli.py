@@ -132,6 +132,9 @@ def bench(
     threads: Annotated[
         int | None, typer.Option(min=1, max=1024, help="Of torch; as it chooses if not said.")
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Processes that sample and divide the threads.")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, max=1000, help="Medians are over so many.")] = 3,
     seconds: Annotated[float, typer.Option(min=0.0, max=_DAY, help="For each kind of work, about.")] = 10.0,
     profile: Annotated[Path | None, typer.Option(help="Where a trace of a few decode steps goes.")] = None,
@@ -151,7 +154,14 @@ def bench(
     assert source is not None, "one of the two was given"
     sizes = Sizes(prompts=prompts, samples=samples, prompt_tokens=prompt_tokens, new_tokens=new_tokens)
     run_bench(
-        source, sizes, threads=threads, rounds=rounds, seconds=seconds, profile=profile, as_json=as_json
+        source,
+        sizes,
+        threads=threads,
+        workers=workers,
+        rounds=rounds,
+        seconds=seconds,
+        profile=profile,
+        as_json=as_json,
     )
 
 

@@ -32,6 +32,8 @@ def plan_of(
         prompt_lengths=prompt_lengths,
         first_prompt="<|user|>3 + 4 =\n<|assistant|>",
         folder=Path("runs/demo"),
+        workers=1,
+        threads=2,
     )
 
 

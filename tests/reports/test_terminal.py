@@ -41,6 +41,8 @@ def plan_of(first_prompt: str = "<|user|>3 + 4 =\n<|assistant|>", steps: int = 2
         prompt_lengths=[12],
         first_prompt=first_prompt,
         folder=Path("runs/demo"),
+        workers=1,
+        threads=2,
     )
 
 

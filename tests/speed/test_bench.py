@@ -135,6 +135,7 @@ def report() -> Report:
         step_bytes=270e6,
         crossing=24.2,
         processor_share=0.5,
+        workers=1,
         figures=(
             figure("sample_one", 50, memory=80, arithmetic=900),
             figure("sample_batch", 1000, memory=4000, arithmetic=2000),

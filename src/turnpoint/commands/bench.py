@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from turnpoint.assemble import load_problems, make_renderer, open_model
+from turnpoint.assemble import load_problems, make_renderer, open_model, sampling_workers, workers_of
 from turnpoint.config import EngineConfig, ModelConfig, RunConfig, TrainingConfig
 from turnpoint.diagnosis.room import room_of
 from turnpoint.diagnosis.rows import Shape
@@ -25,6 +25,7 @@ from turnpoint.speed.measuring import Subject, measure
 from turnpoint.speed.words import report_lines
 
 _USUAL = Shape(prompts=8, samples=16, prompt_tokens=256, new_tokens=256)
+_LONG_RUN = 10**7  # tokens: what a run samples that is worth measuring for
 _TRACE = b'"schemaVersion"'  # with which one begins
 _PROMPTS_READ = 256  # of a recipe, for the median of their lengths
 
@@ -44,6 +45,7 @@ def bench(
     sizes: Sizes | None = None,
     *,
     threads: int | None = None,
+    workers: int | None = None,
     rounds: int = 3,
     seconds: float = 10.0,
     profile: Path | None = None,
@@ -51,9 +53,10 @@ def bench(
 ) -> Report:
     """Measures a recipe's model and lengths, or a model by name or folder; shows and returns what was found.
 
-    `threads`: of torch; None leaves them as they are. `seconds`: about what each kind of work may take, all
-    `rounds` together; of what takes longer a part is measured, and the table says so. `profile`: where a
-    trace of a few decode steps goes, for chrome://tracing. `as_json`: one JSON object instead of a table.
+    `threads`: of torch; None leaves them as they are. `workers`: processes that sample; None as the recipe
+    says, or as `EngineConfig.workers` chooses for a long run. `seconds`: about what each kind of work may
+    take, all `rounds` together; of what takes longer a part is measured, and the table says so. `profile`:
+    where a trace of a few decode steps goes, for chrome://tracing. `as_json`: one JSON object, no table.
     Tokens are random and no update is applied. Raises UserError before anything is measured for lengths
     beyond the context, batches beyond memory and a trace that cannot be written, and ModelError as
     `load_model` does.
@@ -69,6 +72,7 @@ def bench(
             model=loaded.model,
             shape=loaded.shape,
             engine=loaded.engine,
+            workers=loaded.workers if workers is None else _asked(workers),
             training=loaded.training,
             temperature=loaded.temperature,
             rounds=rounds,
@@ -91,6 +95,7 @@ class _Loaded:
     model: LoadedModel
     shape: Shape
     engine: EngineConfig
+    workers: int
     training: TrainingConfig
     temperature: float
 
@@ -108,22 +113,32 @@ def _load(source: RunConfig | str, sizes: Sizes) -> _Loaded:
             model=model,
             shape=_shape(sizes, usual),
             engine=source.engine,
+            workers=sampling_workers(source, model, tokens=source.sampled_tokens),
             training=source.training,
             temperature=source.sampling.temperature,
         )
     shape = _shape(sizes, _USUAL)
     usual_engine = EngineConfig()
+    model = open_model(ModelConfig(path=source), seed=0)
     cached = shape.prompts * shape.prompt_tokens  # the batch finds all of its prompts
     return _Loaded(
-        model=open_model(ModelConfig(path=source), seed=0),
+        model=model,
         shape=shape,
         engine=EngineConfig(
             max_running=shape.prompts * shape.samples,
             cache_tokens=max(usual_engine.cache_tokens, cached),
         ),
+        workers=workers_of(usual_engine, model, tokens=_LONG_RUN),
         training=TrainingConfig(),
         temperature=1.0,
     )
+
+
+def _asked(workers: int) -> int:
+    """Returns `workers`; raises UserError for more than there are threads."""
+    if workers > (threads := torch.get_num_threads()):
+        raise UserError(f"--workers {workers}: torch has {threads} of the threads that they divide")
+    return workers
 
 
 def _shape(sizes: Sizes, usual: Shape) -> Shape:

@@ -22,10 +22,12 @@ def read_problems(config: RunConfig, terminal: Terminal) -> Problems:
         return load_problems(config)
 
 
-def read_policy(config: RunConfig, problems: Problems, terminal: Terminal) -> Policy:
+def read_policy(
+    config: RunConfig, problems: Problems, terminal: Terminal, *, tokens: int | None = None
+) -> Policy:
     """As `load_policy`, with its progress shown, and what there is to know of its adapter."""
     with terminal.phase("loading the model"):
-        policy = load_policy(config, problems.examples)
+        policy = load_policy(config, problems.examples, tokens=tokens)
     for note in policy.model.adapter.notes if policy.model.adapter else ():
         terminal.line(note, "yellow")
     return policy

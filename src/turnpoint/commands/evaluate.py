@@ -34,12 +34,14 @@ def evaluate(source: str | Path, overrides: Sequence[str] = ()) -> Evaluation:
         _refuse_trained_problems(load_recipe(recipe_of(Path(source))), config)
     problems = read_problems(config, terminal)
     with open_verifier(config) as verifier:
-        policy = read_policy(config, problems, terminal)
+        how = config.evaluation
+        tokens = how.tasks * (1 + how.samples) * config.sampling.max_new_tokens
+        policy = read_policy(config, problems, terminal, tokens=tokens)
         title = config.model.path
         if Path(source).is_dir():
             title = str(restore(config, policy, Path(source), terminal))
         session = Session(config=config, policy=policy, verifier=verifier, terminal=terminal)
-        return asyncio.run(session.evaluate_held_out(problems.evaluation, config.evaluation, title))
+        return asyncio.run(session.evaluate_held_out(problems.evaluation, how, title))
 
 
 def _refuse_trained_problems(run: RunConfig, asked: RunConfig) -> None:

@@ -44,6 +44,6 @@ def _trained(config: RunConfig | SftConfig, run: Path, terminal: Terminal) -> Lo
             restore_sft(config, model, run, terminal)
             return model
         case RunConfig():
-            policy = read_policy(config, read_problems(config, terminal), terminal)
+            policy = read_policy(config, read_problems(config, terminal), terminal, tokens=0)
             restore(config, policy, run, terminal)
             return policy.model

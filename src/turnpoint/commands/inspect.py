@@ -37,7 +37,7 @@ def inspect(
     if task >= len(tasks):
         raise DataError(f"--task {task}: there are {len(tasks)} problems to train on, counted from 0")
     with open_verifier(config) as verifier:
-        policy = read_policy(config, problems, terminal)
+        policy = read_policy(config, problems, terminal, tokens=0)  # one group is not worth a start
         if Path(source).is_dir():
             terminal.line(f"weights of {restore(config, policy, Path(source), terminal)}")
         session = Session(config=config, policy=policy, verifier=verifier, terminal=terminal)

@@ -170,6 +170,8 @@ class _Training:
             prompt_lengths=lengths,
             first_prompt=model.tokenizer.decode(first.tolist(), skip_special_tokens=False),
             folder=self.folder.path,
+            workers=self.session.policy.engine.workers,
+            threads=self.session.policy.engine.threads,
         )
 
     def _loop(

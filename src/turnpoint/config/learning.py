@@ -55,6 +55,10 @@ class EngineConfig(Recipe):
     """Tokens through the network in one step, prefill and decode together."""
     cache_tokens: PositiveInt = 65_536
     """Tokens whose keys and values stay cached for later requests."""
+    workers: PositiveInt | None = None
+    """Processes that sample, on CPUs; they divide threads, running sequences and cached tokens between them.
+    null: one for each thread, at most 4, for models up to 1e9 weights and runs long enough to pay for their
+    start; else 1, which is this process itself."""
 
 
 class OverlongPenalty(Recipe):

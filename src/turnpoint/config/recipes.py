@@ -71,6 +71,12 @@ class RunConfig(Recipe):
         """Optimiser updates for each batch of rollouts."""
         return self.training.epochs * self.training.mini_batches
 
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens that the steps of the whole run sample at most, dynamic sampling not counted."""
+        rollouts = self.rollout.prompts_per_step * self.rollout.samples_per_prompt
+        return self.training.steps * rollouts * self.sampling.max_new_tokens
+
     @model_validator(mode="after")
     def _parts_fit(self) -> RunConfig:
         if self.rollout.samples_per_prompt == 1:
@@ -127,6 +133,11 @@ class RunConfig(Recipe):
                 f"rollout.branching: {len(shape.continuations)} points {shape.min_gap} tokens apart, behind "
                 f"the first {shape.skip_first} and before the last {shape.skip_last}, never fit into "
                 f"sampling.max_new_tokens = {longest}; lower min_gap, skip_first or skip_last"
+            )
+        if shape.deterministic and (self.engine.workers or 1) > 1:
+            raise ValueError(
+                f"rollout.branching.deterministic = true with engine.workers = {self.engine.workers}: "
+                f"several processes answer in no fixed order; take engine.workers=1"
             )
         decode = isinstance(shape.rule, HindsightRuleConfig) and shape.rule.base == "decode"
         if decode and self.sampling.temperature != 1:

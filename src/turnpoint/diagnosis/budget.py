@@ -25,11 +25,18 @@ from turnpoint.diagnosis.rows import Shape
 from turnpoint.diagnosis.sampling import Sample, Speed
 from turnpoint.engine.span import CacheShape
 from turnpoint.engine.weights import weights_checksum
+from turnpoint.models.decoder import Decoder
 from turnpoint.models.packed import packed_bytes
 from turnpoint.training.step import Trainer
 
 _HEAD_GRADIENTS = 3  # of the chunk, summed over chunks, and of a tied embedding
+_PROCESS = 350 << 20  # bytes of a process that has loaded torch and transformers
 _SLACK_CPU, _SLACK_GPU = 1.35, 1.1  # held by the allocator for each byte that autograd saves
+
+
+def sampling_bytes(decoder: Decoder, workers: int) -> int:
+    """Returns the bytes of packed weights and, where there are several workers, of their processes."""
+    return packed_bytes(decoder) if workers == 1 else workers * (packed_bytes(decoder) + _PROCESS)
 
 
 def slack_of(device: torch.device) -> float:
@@ -45,7 +52,7 @@ class Budget:
     policy: Policy
     trainer: Trainer
     room: Room | None
-    resident: int  # bytes after loading, and those that the engine packs to sample
+    resident: int  # bytes after loading, and those that sampling holds besides
     trained: int  # weights that are trained
 
     @staticmethod
@@ -57,7 +64,7 @@ class Budget:
             policy=policy,
             trainer=trainer,
             room=room,
-            resident=room.used() + packed_bytes(policy.model.decoder) if room else 0,
+            resident=room.used() + sampling_bytes(policy.model.decoder, policy.engine.workers) if room else 0,
             trained=sum(master.numel() for master in masters),
         )
 

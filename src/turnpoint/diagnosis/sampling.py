@@ -71,6 +71,7 @@ async def measure_speed(config: RunConfig, policy: Policy, tasks: Sequence[Task]
     one = GenerateRequest(
         id="", prompt_ids=prompts[0], max_tokens=1, temperature=config.sampling.temperature, seed=config.seed
     )
+    await policy.engine.ready()
     cold = [replace(one, id=f"prefill/{index}", prompt_ids=prompt) for index, prompt in enumerate(prompts)]
     few = await _seconds(policy, cold[:_FEW])
     more = cold[_FEW:][: _affordable(few, seconds)]

@@ -1,27 +1,27 @@
 """The engine as callers see it: requests in, completions out, batched behind their backs.
 
-    generate / score -> inbox -> [pump] one step at a time in a thread -> futures
-
-The event loop owns requests and futures; the thread owns everything computed. They meet between steps: the
-pump hands finished work to whoever waits, lets them run once, so that what they ask for next is in time for
-the next step, and starts it. Verifiers and environments run while the thread computes.
+generate / score -> lane -> one step of its worker at a time -> futures
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import cast
 
+import torch
 from torch import Tensor
 
+from turnpoint.engine.lane import Lane, Ticket
+from turnpoint.engine.process import start_processes
 from turnpoint.engine.requests import check_generate, check_score
-from turnpoint.engine.runner import Outcome, Runner
-from turnpoint.engine.sequence import Generation, Scoring
+from turnpoint.engine.routing import Homes, even_out
 from turnpoint.engine.stats import EngineStats
 from turnpoint.engine.weights import copy_weights
+from turnpoint.engine.worker import Limits, LocalWorker, Request, Result, Worker
 from turnpoint.errors import EngineError, WeightSyncError
 from turnpoint.models.decoder import Decoder
 from turnpoint.protocols import Capabilities, Completion, GenerateRequest, ScoreRequest, Scores
@@ -33,10 +33,13 @@ class TorchEngine:
 
     `decode` turns sampled ids into text. `max_running`: sequences that decode at the same time.
     `max_step_tokens`: tokens through the network in one step. `cache_tokens`: tokens whose keys and values
-    stay for later requests, 0 for none. The same requests submitted in the same order give the same bits on
-    a CPU. It serves one event loop at a time, one after another as they come.
+    stay for later requests, 0 for none. `workers`: 1 computes in this process, more in as many others, which
+    divide threads, running sequences and cached tokens between them and share the weights of `decoder`. The
+    same requests submitted in the same order, with answers awaited in the same order, give the same bits on a
+    CPU. It serves one event loop at a time, one after another as they come.
 
-    Does not cut the law (top-k, top-p), and does not spread over devices.
+    Does not cut the law (top-k, top-p), and does not spread over devices. Raises EngineError for several
+    workers around a decoder that is not on the CPU, or that cannot be sent to them.
     """
 
     def __init__(
@@ -48,9 +51,9 @@ class TorchEngine:
         max_running: int = 128,
         max_step_tokens: int = 2048,
         cache_tokens: int = 65_536,
+        workers: int = 1,
     ) -> None:
         self._decoder = decoder
-        self._decode = decode
         self._capabilities = Capabilities(
             name="turnpoint",
             context_length=context_length,
@@ -59,15 +62,23 @@ class TorchEngine:
             score_temperature=True,
             prefix_cache=cache_tokens > 0,
         )
-        self._runner = Runner(
-            decoder, max_running=max_running, max_step_tokens=max_step_tokens, cache_tokens=cache_tokens
+        if workers > 1 and decoder.device.type != "cpu":
+            raise EngineError(f"engine.workers = {workers}: a model on {decoder.device} has one; take 1")
+        limits = Limits(
+            max_running=-(-max_running // workers),
+            max_step_tokens=max_step_tokens,
+            cache_tokens=cache_tokens // workers,
         )
-        self._inbox: list[Generation | Scoring] = []  # what the next step takes in
-        self._waiters: dict[Generation | Scoring, asyncio.Future[Completion | Scores]] = {}
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="turnpoint-engine")
-        self._computing = threading.Lock()  # held by a step and by whoever changes the weights
-        self._pump: asyncio.Task[None] | None = None
-        self._closed = False
+        serve = functools.partial(LocalWorker, decode=decode, context_length=context_length, limits=limits)
+        self.threads = max(1, torch.get_num_threads() // workers)  # of each worker
+        serving: Sequence[Worker] = (
+            [serve(decoder)]
+            if workers == 1
+            else start_processes(workers, decoder, serve, threads=self.threads)
+        )
+        self._lanes = [Lane(worker, before_step=self._even_out) for worker in serving]
+        self._homes = Homes()
+        self._version = 0
 
     @property
     def capabilities(self) -> Capabilities:
@@ -75,15 +86,23 @@ class TorchEngine:
         return self._capabilities
 
     @property
+    def workers(self) -> int:
+        """How many processes compute; 1: this one."""
+        return len(self._lanes)
+
+    @property
     def stats(self) -> EngineStats:
-        """Counters since the engine was made."""
-        return self._runner.stats
+        """Counters since the engine was made; several workers' added up."""
+        return functools.reduce(operator.add, [lane.stats for lane in self._lanes])
+
+    async def ready(self) -> None:
+        """Returns once all workers can serve, which they need not be waited for to be asked."""
+        await asyncio.gather(*[lane.ready() for lane in self._lanes])
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Returns one completion; raises EngineError naming the request. Cancelling frees its row."""
         check_generate(request, capabilities=self._capabilities, vocab_size=self._decoder.vocab_size)
-        sequence = Generation(request, decode=self._decode, context_length=self._capabilities.context_length)
-        return cast(Completion, await self._serve(sequence))
+        return cast(Completion, await self._serve(request))
 
     async def score(self, request: ScoreRequest) -> Scores:
         """Returns scores of given tokens; raises EngineError naming the request.
@@ -92,96 +111,52 @@ class TorchEngine:
         states it was decoded with.
         """
         check_score(request, capabilities=self._capabilities, vocab_size=self._decoder.vocab_size)
-        return cast(Scores, await self._serve(Scoring(request)))
+        return cast(Scores, await self._serve(request))
 
     def load_weights(self, state: Mapping[str, Tensor], version: int) -> str:
         """Replaces all trained weights, drops everything computed with the old ones, returns the checksum.
 
         Raises WeightSyncError as `copy_weights` does, and while requests are in flight.
         """
-        if self._waiters:
+        if in_flight := sum(lane.in_flight for lane in self._lanes):
             raise WeightSyncError(
-                f"{len(self._waiters)} requests are in flight at version {self._runner.policy_version}; "
+                f"{in_flight} requests are in flight at version {self._version}; "
                 f"wait for them before loading version {version}"
             )
-        with self._computing:  # a step may still run for requests that were cancelled
+        with ExitStack() as stopped:
+            for lane in self._lanes:  # a step may still run for requests that were cancelled
+                stopped.enter_context(lane.computing)
             checksum = copy_weights(self._decoder.model, state)
-            self._runner.forget()
-            self._runner.policy_version = version
+            self._version = version
+            self._homes.clear()
+            for lane in self._lanes:
+                lane.renew(version)
         return checksum
 
     async def close(self) -> None:
-        """Fails what is in flight and ends the thread; safe to call twice."""
-        self._closed = True
-        for sequence in list(self._waiters):
-            self._fail(sequence, EngineError(f"request {sequence.request.id!r}: the engine was closed"))
-        if self._pump is not None and not self._pump.done():
-            await asyncio.wait([self._pump])
-        self._thread.shutdown(wait=False)
+        """Fails what is in flight and ends threads and processes; safe to call twice."""
+        await asyncio.gather(*[lane.close() for lane in self._lanes])
 
-    async def _serve(self, sequence: Generation | Scoring) -> Completion | Scores:
-        if self._closed:
-            raise EngineError(f"request {sequence.request.id!r}: the engine was closed")
-        self._start_pump(sequence.request.id)
-        future = asyncio.get_running_loop().create_future()
-        self._waiters[sequence] = future
-        self._inbox.append(sequence)
+    async def _serve(self, request: Request) -> Result:
+        answer = asyncio.get_running_loop().create_future()
+        ticket = self._ticket(request, answer)
+        ticket.lane.submit(ticket)
         try:
-            return await future
+            return await answer
         finally:
-            sequence.abandoned = True
-            self._waiters.pop(sequence, None)
+            ticket.lane.withdraw(ticket)
 
-    def _start_pump(self, request_id: str) -> None:
-        loop = asyncio.get_running_loop()
-        pump = self._pump
-        if pump is not None and not pump.done() and not pump.get_loop().is_closed():
-            if pump.get_loop() is not loop:
-                raise EngineError(f"request {request_id!r}: the engine is serving another event loop")
-            return
-        self._pump = loop.create_task(self._run_steps())
+    def _ticket(self, request: Request, answer: asyncio.Future[Result]) -> Ticket:
+        match request:
+            case GenerateRequest():
+                ids, tokens = request.prompt_ids, request.max_tokens
+            case ScoreRequest():
+                ids, tokens = request.token_ids, len(request.token_ids) - request.start
+        if len(self._lanes) == 1:
+            return Ticket(request, answer, prefix=b"", tokens=tokens, lane=self._lanes[0])
+        loads = [lane.load for lane in self._lanes]
+        prefix, place = self._homes.find(ids.tobytes(), otherwise=loads.index(min(loads)))
+        return Ticket(request, answer, prefix=prefix, tokens=tokens, lane=self._lanes[place])
 
-    async def _run_steps(self) -> None:
-        """Runs steps until nothing is left, and hands out what they finish."""
-        loop = asyncio.get_running_loop()
-        while self._inbox or not self._runner.idle:
-            arrived, self._inbox = self._inbox, []
-            step = loop.run_in_executor(self._thread, self._step, arrived)
-            await asyncio.wait([step])
-            if (error := step.exception()) is not None:
-                self._fail_all(error)
-            else:
-                for sequence, result in step.result():
-                    self._deliver(sequence, result)
-            await asyncio.sleep(0)  # whoever got a result may ask for more before the next step
-
-    def _step(self, arrived: list[Generation | Scoring]) -> list[Outcome]:
-        with self._computing:
-            try:
-                for sequence in arrived:
-                    self._runner.submit(sequence)
-                return self._runner.step()
-            except BaseException:
-                self._runner.forget()  # what was half computed must not be read
-                raise
-
-    def _deliver(self, sequence: Generation | Scoring, result: Completion | Scores) -> None:
-        future = self._waiters.pop(sequence, None)
-        if future is not None and not future.done():  # done: cancelled while the step ran
-            future.set_result(result)
-
-    def _fail_all(self, cause: BaseException) -> None:
-        self._inbox = []
-        lost = list(self._waiters)
-        for sequence in lost:
-            error = EngineError(
-                f"request {sequence.request.id!r}: a step of the engine failed, and with it all {len(lost)} "
-                f"requests in flight: {type(cause).__name__}: {cause}"
-            )
-            error.__cause__ = cause
-            self._fail(sequence, error)
-
-    def _fail(self, sequence: Generation | Scoring, error: EngineError) -> None:
-        future = self._waiters.pop(sequence)
-        if not future.done():
-            future.set_exception(error)
+    def _even_out(self) -> None:
+        even_out(self._lanes)

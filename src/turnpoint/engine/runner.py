@@ -41,6 +41,7 @@ class Runner:
     ) -> None:
         self.stats = EngineStats()
         self.policy_version = 0
+        self._source = decoder
         self._decoder = packed(decoder)
         self._scheduler = Scheduler(
             max_running=max_running, max_step_tokens=max_step_tokens, cache_tokens=cache_tokens
@@ -65,16 +66,24 @@ class Runner:
         self._batch.clear()
         self._cache.clear()
 
+    def renew(self, version: int) -> None:
+        """Computes with weights that another process may have changed, and calls them `version`."""
+        self._decoder = self._source  # its packed weights are let go of before there are others
+        self._decoder = packed(self._source)
+        self.policy_version = version
+
     @torch.inference_mode()
     def step(self) -> list[Outcome]:
         """Runs one step and returns what it finished."""
-        began = time.perf_counter()
+        began, processor = time.perf_counter(), time.process_time()
         self._drop_abandoned()
         running = len(self._batch.sequences)  # those that join below have nothing for the network to do
         self._start(self._scheduler.admit(decoding=running, cached=self._cache.match))
         self._run_network(running, self._scheduler.chunks(decoding=running))
         outcomes = [*self._sample(), *self._score()]
-        self.stats += EngineStats(steps=1, seconds=time.perf_counter() - began)
+        self.stats += EngineStats(
+            steps=1, seconds=time.perf_counter() - began, processor=time.process_time() - processor
+        )
         return outcomes
 
     # --- in ---------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ class EngineStats:
     """What the engine has done so far; subtract two to get what lies between them."""
 
     steps: int = 0
-    seconds: float = 0.0  # in steps
+    seconds: float = 0.0  # in steps; of several workers together
+    processor: float = 0.0  # seconds of processor time of the process meanwhile, all its threads
     prefilled: int = 0  # prefix tokens through the network
     decoded: int = 0  # sampled tokens through the network
     cached: int = 0  # prefix tokens read from the prefix cache instead

@@ -70,11 +70,14 @@ def make_plan(
     prompt_lengths: Sequence[int],
     first_prompt: str,
     folder: Path,
+    workers: int,
+    threads: int,
 ) -> Plan:
     """Returns the plan of `config`.
 
     `data`: the dataset's own report, line by line. `prompt_lengths`: tokens of the training prompts as they
     will be sent, the first one's first. `first_prompt`: that prompt decoded with its special tokens.
+    `workers` processes sample, on `threads` threads each.
     Sizes that cannot work were refused with the recipe; nothing is checked here. Raises ValueError
     without prompts.
     """
@@ -94,6 +97,7 @@ def make_plan(
             ("model", tuple(model_lines(model))),
             ("data", (*data, f"{number(num_train)} to train on, {number(num_eval)} to evaluate")),
             ("prompt", tuple(_prompt(config, prompt_lengths, model.context_length))),
+            ("sampling", (_sampling(workers, threads),)),
             ("verifier", (_verifier(config.verifier),)),
             ("step", tuple(_step(config, rollouts, generated, micro_batches, max(prompt_lengths)))),
             ("run", (_run(config, num_train), _evaluation(config.evaluation))),
@@ -145,6 +149,12 @@ def prompt_form(prompt: PromptConfig) -> str:
             return (
                 f"{plural(prompt.shots, 'solved example')} as plain text, then the question; no chat template"
             )
+
+
+def _sampling(workers: int, threads: int) -> str:
+    if workers == 1:
+        return f"in this process, on {plural(threads, 'thread')}"
+    return f"in {workers} processes with {plural(threads, 'thread')} each: small models sample faster so"
 
 
 def _verifier(verifier: VerifierConfig) -> str:

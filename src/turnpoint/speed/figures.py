@@ -88,6 +88,7 @@ class Report:
     model: str
     parameters: int
     machine: Machine
+    workers: int  # processes that sample, with the machine's threads divided between them
     shape: Shape
     rounds: int
     seconds: float

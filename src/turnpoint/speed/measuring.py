@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from turnpoint.config import EngineConfig, TrainingConfig
-from turnpoint.diagnosis.budget import slack_of
+from turnpoint.diagnosis.budget import sampling_bytes, slack_of
 from turnpoint.diagnosis.memory import NOTHING_SAVED, Needs, gigabytes
 from turnpoint.diagnosis.room import Room
 from turnpoint.diagnosis.rows import Shape
 from turnpoint.engine.engine import TorchEngine
 from turnpoint.engine.span import CacheShape
 from turnpoint.models.loading import LoadedModel
-from turnpoint.models.packed import packed_bytes
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.text import plural
 from turnpoint.speed.ceilings import MeasuredProducts, measure_bandwidth
@@ -39,6 +40,7 @@ from turnpoint.speed.products import (
 )
 from turnpoint.speed.rollouts import Extent, Sampling, SamplingRound, Timed
 from turnpoint.training.step import Trainer
+from turnpoint.types import TokenIds
 
 _PROFILED_TOKENS = 10  # of each sequence: a few steps from begin to end
 
@@ -50,6 +52,7 @@ class Subject:
     model: LoadedModel
     shape: Shape
     engine: EngineConfig
+    workers: int  # processes that sample
     training: TrainingConfig
     temperature: float
     rounds: int
@@ -91,32 +94,41 @@ class _Measuring:
 
     async def run(self) -> Report:
         subject = self._subject
-        engine = TorchEngine(
-            self._decoder,
-            decode=lambda _: "",
-            context_length=subject.model.context_length,
-            max_running=subject.engine.max_running,
-            max_step_tokens=subject.engine.max_step_tokens,
-            cache_tokens=subject.engine.cache_tokens,
-        )
-        sampling = Sampling(
-            engine,
-            subject.shape,
-            vocab_size=self._decoder.vocab_size,
-            temperature=subject.temperature,
-        )
+        engine = self._engine(workers=subject.workers)
+        sampling = self._sampling(engine)
         each = subject.seconds / subject.rounds
         with subject.terminal.phase("warming up"):
+            await engine.ready()
             extent = await sampling.extent(at_once=subject.at_once, seconds=each)
             learning = self._learning(each)
         with subject.terminal.phase("measuring", subject.rounds) as phase:
             for _ in range(subject.rounds):
                 self._note_round(extent, await sampling.round(extent), learning)
                 phase.advance(1)
-        with subject.terminal.phase("profiling a few steps"):
-            phases = await self._phases(sampling, extent)
         await engine.close()
+        with subject.terminal.phase("profiling a few steps"):
+            phases = await self._phases(extent)
         return self._report(extent, learning, phases)
+
+    def _engine(self, *, workers: int) -> TorchEngine:
+        subject = self._subject
+        return TorchEngine(
+            self._decoder,
+            decode=_unread,
+            context_length=subject.model.context_length,
+            max_running=subject.engine.max_running,
+            max_step_tokens=subject.engine.max_step_tokens,
+            cache_tokens=subject.engine.cache_tokens,
+            workers=workers,
+        )
+
+    def _sampling(self, engine: TorchEngine) -> Sampling:
+        return Sampling(
+            engine,
+            self._subject.shape,
+            vocab_size=self._decoder.vocab_size,
+            temperature=self._subject.temperature,
+        )
 
     # --- training ---------------------------------------------------------------------------------
 
@@ -212,12 +224,18 @@ class _Measuring:
 
     # --- phases -----------------------------------------------------------------------------------
 
-    async def _phases(self, sampling: Sampling, extent: Extent) -> Phases | None:
-        subject = self._subject
-        prompts = await sampling.prefilled(extent.prompts)
+    async def _phases(self, extent: Extent) -> Phases | None:
+        """Returns the phases of one worker's steps, taken in this process on as many threads."""
+        subject, threads = self._subject, torch.get_num_threads()
+        torch.set_num_threads(max(1, threads // subject.workers))
+        engine = self._engine(workers=1)
+        sampling = self._sampling(engine)
+        prompts = await sampling.prefilled(-(-extent.prompts // subject.workers))
         tokens = min(_PROFILED_TOKENS, subject.shape.new_tokens)
         with profiled(self._decoder) as profiler:
-            await sampling.batch(prompts, extent.at_once, tokens)
+            await sampling.batch(prompts, -(-extent.at_once // subject.workers), tokens)
+        await engine.close()
+        torch.set_num_threads(threads)
         if subject.profile is not None:
             profiler.export_chrome_trace(str(subject.profile))
             if not is_whole(subject.profile):  # of a full disk torch says nothing
@@ -236,6 +254,7 @@ class _Measuring:
             model=subject.model.source,
             parameters=subject.model.parameters,
             machine=subject.machine,
+            workers=subject.workers,
             shape=subject.shape,
             rounds=subject.rounds,
             seconds=subject.seconds,
@@ -285,6 +304,10 @@ def _of(done: int, asked: int, noun: str = "token") -> str:
     return plural(asked, noun) if done >= asked else f"{done:,} of {plural(asked, noun)}"
 
 
+def _unread(_: TokenIds) -> str:
+    return ""
+
+
 def _needs(subject: Subject) -> Needs | None:
     """Returns what sampling takes; None where memory cannot be measured."""
     if subject.room is None:
@@ -293,7 +316,7 @@ def _needs(subject: Subject) -> Needs | None:
     state, item = CacheShape.of(decoder), decoder.dtype.itemsize
     values = sum(layer.heads * (layer.key_dim + layer.value_dim) for layer in state.layers)
     return Needs(
-        resident=subject.room.used() + packed_bytes(subject.model.decoder),
+        resident=subject.room.used() + sampling_bytes(subject.model.decoder, subject.workers),
         trained=0,
         references=0,
         shape=subject.shape,

@@ -137,13 +137,10 @@ class Sampling:
 
     async def _timed(self, calls: Sequence[Callable[[], Awaitable[object]]]) -> Timed:
         self._asked += 1
-        before, began, processor = self._engine.stats, time.perf_counter(), time.process_time()
+        before, began = self._engine.stats, time.perf_counter()
         await all_of([_awaited(call) for call in calls])
-        return Timed(
-            seconds=time.perf_counter() - began,
-            processor=time.process_time() - processor,
-            stats=self._engine.stats - before,
-        )
+        seconds, stats = time.perf_counter() - began, self._engine.stats - before
+        return Timed(seconds=seconds, processor=stats.processor, stats=stats)
 
     def _tokens(self, count: int) -> TokenIds:
         return token_array(self._draw.integers(self._vocab_size, size=count))

@@ -28,7 +28,8 @@ def report_lines(report: Report) -> list[Text]:
         Text(f"  model      {number(report.parameters / 1e6)} M weights, {machine.dtype}, {machine.device}"),
         Text(
             f"  machine    {machine.processor}; {plural(machine.cores, 'core')}, "
-            f"{plural(machine.threads, 'thread')}, load {machine.load:g}; {versions}; {machine.date}"
+            f"{plural(machine.threads, 'thread')}{_workers(report)}, load {machine.load:g}; {versions}; "
+            f"{machine.date}"
         ),
         Text(
             f"  asked for  {plural(shape.prompts, 'prompt')} of {shape.prompt_tokens} tokens x "
@@ -52,6 +53,10 @@ def report_lines(report: Report) -> list[Text]:
     warnings = (*report.notes, *machine.warnings, *_starved(report))
     lines += [Text(f"  ! {warning}", style="yellow") for warning in warnings]
     return lines
+
+
+def _workers(report: Report) -> str:
+    return "" if report.workers == 1 else f" in {report.workers} processes for sampling"
 
 
 def _starved(report: Report) -> list[str]:
