@@ -173,7 +173,7 @@ def _ahead(prefill: Prefill, leaders: Sequence[Prefill]) -> Prefill | None:
     at, length = prefill.computed, len(prefill.ids)
     for leader in leaders:
         # nearly all differ right there, and a look at one token is cheap
-        if at < min(length, len(leader.ids)) and leader.ids[at] == prefill.ids[at]:
-            if common_prefix(prefill.ids[: at + 1], leader.ids[: at + 1]) > at:
-                return leader
+        agrees = at < min(length, len(leader.ids)) and leader.ids[at] == prefill.ids[at]
+        if agrees and common_prefix(prefill.ids[:at], leader.ids[:at]) == at:
+            return leader
     return None
