@@ -128,6 +128,7 @@ class Scores:
     entropy: Floats | None = None  # [m] nats
     top_ids: npt.NDArray[np.int32] | None = None  # [m, k]
     top_logprobs: npt.NDArray[np.float32] | None = None  # [m, k] nats
+    cached_tokens: int = 0  # of those given, read from the prefix cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -184,6 +184,16 @@ def test_hindsight_is_the_change_of_the_log_probability_under_h() -> None:
     assert found.account.tokens[TokenKind.SCORED] == 16
 
 
+def test_of_the_prompts_under_which_a_root_is_scored_only_what_is_not_cached_was_prefilled() -> None:
+    engine = Asked()
+    told = examine(hindsight(base_from_decode=True), engine=engine).account.tokens
+    assert (told[TokenKind.PROMPT], told[TokenKind.CACHED]) == (5, 0)
+    again = examine(hindsight(base_from_decode=True), engine=engine).account.tokens
+    assert (again[TokenKind.PROMPT], again[TokenKind.CACHED]) == (0, 5)
+    base = examine(EntropyRule(selection=selection()), engine=engine).account.tokens
+    assert (base[TokenKind.PROMPT], base[TokenKind.CACHED]) == (0, 3)  # the two prompts begin alike
+
+
 def test_other_forms_of_the_score() -> None:
     law = laws([2, 0, 1])[range(8), ROOT_IDS]
     under = laws([2, 0, 1, 3, len(texts.hindsight("No.")) % 5])[range(8), ROOT_IDS]

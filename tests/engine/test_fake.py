@@ -175,6 +175,9 @@ def test_cached_tokens_are_those_of_an_earlier_prompt_or_rollout() -> None:
     assert generate(engine, id="same").cached_tokens == 1  # the last prompt token is always computed
     fork = (1, 2, *first.token_ids[:3].tolist())
     assert generate(engine, id="fork", prompt=(*fork, 0)).cached_tokens in (5, 6)
+    assert score(engine, (1, 2, *first.token_ids.tolist())).cached_tokens == 1 + len(first.token_ids)
+    assert score(engine, (1, 2, 0, 3, 1)).cached_tokens in (2, 3)
+    assert score(engine, (1, 2, 0, 3, 1)).cached_tokens == 4  # what was scored is cached too
     engine.load_weights({"bias": torch.zeros(5)}, 1)
     assert generate(engine, id="again").cached_tokens == 0
 

@@ -68,6 +68,10 @@ async def score_root(
     scores = await engine.score(
         ScoreRequest(id=f"{root.id}/{name}", token_ids=ids, start=len(prompt_ids), entropy=entropy)
     )
-    own = prompt_ids is root.prompt_ids  # it is cached: the root was sampled after it
-    tokens = {TokenKind.SCORED: len(ids) - len(prompt_ids), TokenKind.PROMPT: 0 if own else len(prompt_ids)}
+    cached = min(scores.cached_tokens, len(prompt_ids))
+    tokens = {
+        TokenKind.SCORED: len(ids) - len(prompt_ids),
+        TokenKind.PROMPT: len(prompt_ids) - cached,
+        TokenKind.CACHED: cached,
+    }
     return scores, Account(tokens=tokens, seconds={"score": time.perf_counter() - started})

@@ -167,12 +167,16 @@ class FakeEngine:
         laws = [self.law(ids[:i], temperature=request.temperature) for i in range(start, len(ids))]
         logs = np.log(np.array(laws).reshape(-1, self.vocab_size))  # [m, V]
         top = np.argsort(-logs, axis=1, kind="stable")[:, : request.top_k]
+        given = tuple(ids.tolist())
+        cached = self._cached(given)
+        self._remember(given[:-1])
         return Scores(
             logprobs=float_array(logs[np.arange(len(laws)), ids[start:]]),
             policy_version=self._version,
             entropy=float_array(-(np.exp(logs) * logs).sum(axis=1)) if request.entropy else None,
             top_ids=top.astype(np.int32) if request.top_k else None,
             top_logprobs=np.take_along_axis(logs, top, axis=1).astype(np.float32) if request.top_k else None,
+            cached_tokens=cached,
         )
 
     def _check(self, request: str, token_ids: TokenIds) -> None:

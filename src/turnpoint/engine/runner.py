@@ -94,11 +94,10 @@ class Runner:
         for prefill in admitted:
             cached = self._cache.read(prefill.ids)
             self.stats += EngineStats(cached=prefill.computed)
-            if isinstance(prefill.owner, Generation):
-                prefill.owner.cached_tokens = prefill.computed
-                if prefill.complete:
-                    joining.append((prefill, cached))
-                    continue
+            prefill.owner.cached_tokens = prefill.computed
+            if isinstance(prefill.owner, Generation) and prefill.complete:
+                joining.append((prefill, cached))
+                continue
             prefill.span = empty_span(self._shape, len(prefill.ids))
             prefill.span.fill(cached)
         self._decode_from_now_on(joining)
@@ -107,8 +106,8 @@ class Runner:
         """Gives each sequence a row; the spans hold its prefix."""
         generations: list[tuple[Generation, list[Span]]] = []
         for prefill, spans in joining:
-            self._scheduler.prefilling.remove(prefill)
-            prefill.span = None  # those that waited for it still know it
+            self._scheduler.leave(prefill)
+            prefill.span = None
             assert isinstance(prefill.owner, Generation)
             generations.append((prefill.owner, spans))
         self._batch.join(generations)
@@ -186,8 +185,8 @@ class Runner:
                 before = scoring.scored
                 self._score_chunk(scoring, _span(prefill), min(end, before + _SCORE_CHUNK))
                 budget -= scoring.scored - before
-            if scoring.done:
-                self._scheduler.prefilling.remove(prefill)
+            if not scoring.unscored:
+                self._scheduler.leave(prefill)
                 prefill.span = None
                 outcomes.append((scoring, scoring.scores()))
         return outcomes

@@ -84,6 +84,7 @@ class Scoring:
     def __init__(self, request: ScoreRequest) -> None:
         self.request = request
         self.abandoned = False  # nobody waits any more
+        self.cached_tokens = 0
         self.scored = request.start  # tokens before this one need no more work
         self._parts: list[Scores] = []
 
@@ -93,9 +94,9 @@ class Scoring:
         return self.request.token_ids[:-1]
 
     @property
-    def done(self) -> bool:
-        """Whether every token is scored."""
-        return self.scored == len(self.request.token_ids)
+    def unscored(self) -> int:
+        """How many tokens are left to score."""
+        return len(self.request.token_ids) - self.scored
 
     def append(self, part: Scores) -> None:
         """Adds the scores of the next tokens."""
@@ -110,6 +111,7 @@ class Scoring:
             entropy=_joined([part.entropy for part in self._parts]),
             top_ids=_joined([part.top_ids for part in self._parts]),
             top_logprobs=_joined([part.top_logprobs for part in self._parts]),
+            cached_tokens=self.cached_tokens,
         )
 
 

@@ -23,7 +23,8 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
     signal: share of groups whose valid rewards differ. invalid, truncated: shares of all rollouts.
     length: mean tokens of a whole completion; length/max; length/finished: median of those not truncated.
     tokens/KIND: what was paid, by `TokenKind`; of groups that fork every kind, also what is 0.
-    cache_hit: share read from the prefix cache of the tokens in prompts and kept prefixes.
+    cache_hit: share read from the prefix cache of the tokens in prompts and kept prefixes, and in the prompts
+    under which roots are scored.
     slowest_verify: seconds. Those of `branching_metrics` for groups that fork.
     """
     pairs = [(group, member) for group in groups for member in group.members]
