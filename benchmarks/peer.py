@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 _TICKS = os.sysconf("SC_CLK_TCK")  # of /proc's clock, a second
 _ENDING = 30.0  # seconds that a peer has to end once its input does
@@ -48,14 +48,16 @@ class Peer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process.stdin is not None:
-            with suppress(BrokenPipeError):  # it ended before
-                self._process.stdin.close()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):  # it ended before
+            self._process.stdin.close()
         try:
             self._process.wait(_ENDING)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._process.stdout.close()
 
     @property
     def pid(self) -> int:
@@ -94,12 +96,12 @@ class Peer:
         if not line:
             raise self._ended()
         try:
-            answer: Mapping[str, Any] = json.loads(line)
+            answer: Any = json.loads(line)
         except ValueError:
             raise PeerError(f"{self.name} said {line.strip()[:80]!r}, which is no line of JSON") from None
-        if answer.get("kind") != kind:
+        if not isinstance(answer, dict) or cast(dict[str, Any], answer).get("kind") != kind:
             raise PeerError(f"{self.name} said {line.strip()[:80]!r} where {kind!r} was due")
-        return answer
+        return cast(Mapping[str, Any], answer)
 
     def _ended(self) -> PeerError:
         status = self._process.wait()

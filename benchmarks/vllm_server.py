@@ -1,8 +1,8 @@
 """vLLM behind JSON lines; runs in vLLM's own environment, where nothing of ours is installed.
 
 Says {"kind": "ready"} with its versions and threads, then answers each line of prompts with
-{"kind": "done"}, its seconds and how much it sampled. Ends with its input. Everything that vLLM prints goes to
-stderr.
+{"kind": "done"}, its seconds and how much it sampled. Ends with its input. Everything that vLLM prints goes
+to stderr.
 """
 
 from __future__ import annotations
