@@ -31,6 +31,7 @@ from turnpoint.models.loading import LoadedModel, load_model
 from turnpoint.protocols import Advantage, Loss
 from turnpoint.rollout.refill import Refill
 from turnpoint.training import reference
+from turnpoint.training.memory import keep_freed_memory
 from turnpoint.training.prepare import Correction, Preparation
 from turnpoint.training.reference import FrozenReference, Law, Reference, trained_weights
 from turnpoint.training.step import Pull, Trainer
@@ -98,7 +99,12 @@ def build_trainer(
     temperature: float = 1.0,
     pull: Pull | None = None,
 ) -> Trainer:
-    """Returns a trainer of `decoder` that takes at most `total_steps` updates, as its schedule knows."""
+    """Returns a trainer of `decoder` that takes at most `total_steps` updates, as its schedule knows.
+
+    On CPUs the process keeps from then on what memory it frees; see `keep_freed_memory`.
+    """
+    if decoder.device.type == "cpu":
+        keep_freed_memory()
     return Trainer(
         decoder,
         temperature=temperature,
