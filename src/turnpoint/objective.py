@@ -85,6 +85,7 @@ def make_trainer(config: RunConfig, policy: Policy) -> Trainer:
         loss=make_loss(config.loss),
         pull=make_pull(config),
         head_chunk_tokens=config.training.head_chunk_tokens,
+        recompute=config.training.recompute,
         total_steps=config.training.steps * config.updates_per_step,
     )
 
@@ -95,6 +96,7 @@ def build_trainer(
     *,
     loss: Loss,
     head_chunk_tokens: int,
+    recompute: bool,
     total_steps: int,
     temperature: float = 1.0,
     pull: Pull | None = None,
@@ -111,6 +113,7 @@ def build_trainer(
         loss=loss,
         pull=pull,
         head_chunk_tokens=head_chunk_tokens,
+        recompute=recompute,
         learning_rate=optimizer.learning_rate,
         betas=optimizer.betas,
         weight_decay=optimizer.weight_decay,
