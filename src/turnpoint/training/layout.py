@@ -94,8 +94,7 @@ class TreeLayout(AttentionLayout):
             device = call.query.device
             self._masks[call.window] = [block.mask(call.window, device) for block in self._blocks]
             self._bare[call.window] = [
-                _bare(block, mask)
-                for block, mask in zip(self._blocks, self._masks[call.window], strict=True)
+                _bare(block, mask) for block, mask in zip(self._blocks, self._masks[call.window], strict=True)
             ]
         if call.softcap is not None or call.sinks is not None:
             return self._written_out(call, self._masks[call.window])
@@ -162,9 +161,7 @@ def _bare(block: _Block, mask: Tensor) -> Block:
     hidden = ~mask
     some = hidden.any(dim=0).nonzero()
     first = int(some[0]) if len(some) else mask.shape[1]
-    return Block(
-        start=block.start, stop=block.stop, spans=_adjoined(block.spans), hidden=hidden[:, first:]
-    )
+    return Block(start=block.start, stop=block.stop, spans=_adjoined(block.spans), hidden=hidden[:, first:])
 
 
 def _adjoined(spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

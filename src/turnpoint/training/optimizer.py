@@ -72,8 +72,8 @@ class MasterAdamW:
         """
         rate = self._learning_rate * schedule_factor(self.steps, **self._schedule)
         grads = self.gradients()
-        norms = torch.stack([torch.linalg.vector_norm(grad) for grad in grads.values()] or [torch.zeros(())])
-        norm = float(torch.linalg.vector_norm(norms))
+        norms = torch.stack([_norm(grad) for grad in grads.values()] or [torch.zeros(())])
+        norm = float(_norm(norms))
         if not math.isfinite(norm):
             self.zero_grad()
             raise TrainingError(f"{_first_not_finite(grads)}; no weight was changed")
@@ -149,6 +149,10 @@ class MasterAdamW:
 
 def _master(weight: Tensor) -> Tensor:
     return weight if weight.dtype == torch.float32 else weight.detach().float()
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    return cast(Any, torch.linalg).vector_norm(tensor)
 
 
 def _add_to(master: Tensor) -> Callable[[Tensor], None]:
