@@ -55,3 +55,18 @@ def test_backward_keeps_one_array_of_scores() -> None:
         layout.attend(given)
     inputs = sum(it.numel() for it in (given.query, given.key, given.value))
     assert sum(saved.values()) == 4 * (inputs + given.query.shape[0] * layout.scores)
+
+
+def test_a_trunk_gathers_its_gradient_in_float32() -> None:
+    """1,024 queries that add up in bfloat16 would lose what is below 1/256 of the sum."""
+    torch.manual_seed(0)
+    count, nothing = 1024, torch.zeros(1, 0, dtype=torch.bool)
+    blocks = [
+        Block(start=row, stop=row + 1, spans=((0, 1), (row, row + 1)) if row else ((0, 1),), hidden=nothing)
+        for row in range(count)
+    ]
+    query, key = (torch.zeros(1, count, 2, dtype=torch.bfloat16) for _ in range(2))
+    value = torch.ones(1, count, 2, dtype=torch.bfloat16, requires_grad=True)
+    block_attention(query, key, value, scaling=1.0, blocks=blocks).sum().backward()
+    assert value.grad is not None
+    assert value.grad[0, 0, 0] == 1 + (count - 1) / 2  # each later row gives half of its weight to the first
