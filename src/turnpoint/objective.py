@@ -31,6 +31,7 @@ from turnpoint.models.loading import LoadedModel, load_model
 from turnpoint.protocols import Advantage, Loss
 from turnpoint.rollout.refill import Refill
 from turnpoint.training import reference
+from turnpoint.training.memory import keep_freed_memory
 from turnpoint.training.prepare import Correction, Preparation
 from turnpoint.training.reference import FrozenReference, Law, Reference, trained_weights
 from turnpoint.training.step import Pull, Trainer
@@ -84,6 +85,7 @@ def make_trainer(config: RunConfig, policy: Policy) -> Trainer:
         loss=make_loss(config.loss),
         pull=make_pull(config),
         head_chunk_tokens=config.training.head_chunk_tokens,
+        recompute=config.training.recompute,
         total_steps=config.training.steps * config.updates_per_step,
     )
 
@@ -94,17 +96,24 @@ def build_trainer(
     *,
     loss: Loss,
     head_chunk_tokens: int,
+    recompute: bool,
     total_steps: int,
     temperature: float = 1.0,
     pull: Pull | None = None,
 ) -> Trainer:
-    """Returns a trainer of `decoder` that takes at most `total_steps` updates, as its schedule knows."""
+    """Returns a trainer of `decoder` that takes at most `total_steps` updates, as its schedule knows.
+
+    On CPUs the process keeps from then on what memory it frees; see `keep_freed_memory`.
+    """
+    if decoder.device.type == "cpu":
+        keep_freed_memory()
     return Trainer(
         decoder,
         temperature=temperature,
         loss=loss,
         pull=pull,
         head_chunk_tokens=head_chunk_tokens,
+        recompute=recompute,
         learning_rate=optimizer.learning_rate,
         betas=optimizer.betas,
         weight_decay=optimizer.weight_decay,

@@ -73,6 +73,12 @@ def test_a_run_learns_and_leaves_what_it_promises(
     assert not (folder / "rollouts.jsonl").exists()
 
 
+def test_layers_may_be_computed_again_and_it_is_said(turnpoint: Command, recipe: Path) -> None:
+    answer = turnpoint("sft", recipe, "training.recompute=true", "training.epochs=0.5")
+    assert answer.status == 0, answer.err
+    assert "seed 0, layers computed again in backward" in answer.out
+
+
 def test_its_figures_reach_a_tracker(turnpoint: Command, recipe: Path) -> None:
     pytest.importorskip("tensorboard")
     answer = turnpoint("sft", recipe, "trackers.tensorboard={}")

@@ -55,6 +55,18 @@ def test_copies_in_place_and_returns_the_senders_checksum() -> None:
         assert torch.equal(tensor, sender.get_parameter(name))
 
 
+def test_weights_that_are_one_memory_count_as_changed() -> None:
+    """A fused optimiser moves weights without raising their version, by which packed weights are renewed."""
+    model = tied_model()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for weight in model.parameters():
+        weight.grad = torch.ones_like(weight)
+    before = {name: weight._version for name, weight in model.named_parameters()}
+    optimizer.step()
+    copy_weights(model, {name: weight.detach() for name, weight in model.named_parameters()})
+    assert all(weight._version > before[name] for name, weight in model.named_parameters())
+
+
 def test_frozen_weights_neither_travel_nor_arrive() -> None:
     """What an adapter stands on is never sent, never asked for, and never written over."""
     model, sender = tied_model(), tiny_model("gpt2", seed=1)

@@ -78,6 +78,11 @@ def test_a_rollout_beyond_the_micro_batch_is_announced() -> None:
     )
 
 
+def test_layers_computed_again_are_announced() -> None:
+    plan = plan_of(training={"recompute": True})
+    assert lines(plan, "step")[-1].endswith("of at most 4,096 tokens, layers computed again in backward")
+
+
 def test_the_default_objective_in_words() -> None:
     assert lines(plan_of(), "objective") == (
         "advantage = reward - group mean, not divided by std; temperature 1",

@@ -291,5 +291,6 @@ def _trainer(config: SftConfig, model: LoadedModel, *, steps: int) -> Trainer:
         config.optimizer,
         loss=cross_entropy_loss,
         head_chunk_tokens=config.training.head_chunk_tokens,
+        recompute=config.training.recompute,
         total_steps=steps,
     )

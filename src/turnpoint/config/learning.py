@@ -255,6 +255,9 @@ class StepConfig(Recipe):
     """Packed tokens in one forward and backward; changes memory and speed, never the gradient."""
     head_chunk_tokens: PositiveInt = 128
     """Tokens whose logits exist at the same time; changes memory and speed, never the gradient."""
+    recompute: bool = False
+    """Layers keep their inputs alone and are computed again in backward: much less memory, about a third more
+    time, the same gradient."""
     save_every: PositiveInt | None = None
     """Steps between checkpoints; the last step and Ctrl-C always save."""
     keep: PositiveInt | None = None

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from turnpoint.diagnosis.rows import RowSize, Shape, pack_shape, size_of
 from turnpoint.models.decoder import Decoder
+from turnpoint.training.forward import tree_logprobs
 from turnpoint.training.packing import PackedStep
 from turnpoint.training.step import Trainer
 
@@ -103,11 +104,12 @@ def measure_training(
     """
     owned = {weight.untyped_storage().data_ptr() for weight in decoder.model.parameters()}
 
-    def measured(tokens: int, length: int) -> tuple[RowSize, float, int]:
+    def measured(tokens: int, length: int) -> tuple[RowSize, float, float]:
         sampled = min(length - 1, max(1, round(trained * length)))
         shape = Shape(prompts=tokens // length, samples=1, prompt_tokens=length - sampled, new_tokens=sampled)
         step = pack_shape(shape, max_tokens=tokens, vocab_size=decoder.vocab_size, device=decoder.device)
-        return size_of(step.trees[0]), *_measured(trainer, step, owned)
+        seconds, saved = _measured(trainer, step, owned)
+        return size_of(step.trees[0]), seconds, saved + _again(trainer, decoder, step, owned)
 
     few = min(_FEW, context // 2 * 2)
     try:
@@ -132,6 +134,22 @@ def _measured(trainer: Trainer, step: PackedStep, owned: Container[int]) -> tupl
 
     `owned`: where weights lie; autograd refers to them, and they are there anyway.
     """
+    began = time.perf_counter()
+    saved = _saved_by(lambda: trainer.forward_backward(step), owned)
+    _synchronize(step)
+    return time.perf_counter() - began, saved
+
+
+def _again(trainer: Trainer, decoder: Decoder, step: PackedStep, owned: Container[int]) -> float:
+    """Returns the bytes of one layer, which exist when backward computes it again; 0 if it does not."""
+    if not trainer.recomputed:
+        return 0.0
+    tree = step.trees[0]
+    plain = _saved_by(lambda: tree_logprobs(decoder, tree, temperature=1.0, chunk=len(tree.targets)), owned)
+    return plain / len(trainer.recomputed)
+
+
+def _saved_by(work: Callable[[], object], owned: Container[int]) -> int:
     saved: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -140,11 +158,9 @@ def _measured(trainer: Trainer, step: PackedStep, owned: Container[int]) -> tupl
             saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    began = time.perf_counter()
     with torch.autograd.graph.saved_tensors_hooks(pack, _same):
-        trainer.forward_backward(step)
-    _synchronize(step)
-    return time.perf_counter() - began, sum(saved.values())
+        work()
+    return sum(saved.values())
 
 
 def _same(tensor: Tensor) -> Tensor:

@@ -48,6 +48,8 @@ def copy_weights(model: nn.Module, state: Mapping[str, Tensor]) -> str:
         raise WeightSyncError(f"{len(missing)} weights are missing, the first is {missing[0]!r}; send all")
     with torch.no_grad():
         for parameter, tensor in given.items():
+            # free where both are one memory, and needed there too: what is made of a weight is made anew
+            # when its version rises, and a fused optimiser moves it without that
             parameter.copy_(tensor)
     return weights_checksum({name: parameters[name] for name in state})
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from turnpoint.errors import ModelError
 from turnpoint.models.attention import (
@@ -66,6 +66,18 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """Returns float32 logits, [n, V], of hidden states [n, D]; -inf for ids the tokenizer lacks."""
         return self.finish(self.head(hidden))
+
+    def matrix(self) -> tuple[Tensor, Tensor | None, float] | None:
+        """Returns weight, bias and factor that logits are made by, of ids the tokenizer knows.
+
+        None where they are made in another way: by a softcap, or by a head with an adapter in it.
+        """
+        if type(self.head) is not nn.Linear or self._softcap is not None:
+            return None
+        weight, bias = self.head.weight, cast("Tensor | None", self.head.bias)
+        if len(weight) > self.vocab_size:
+            weight, bias = weight[: self.vocab_size], None if bias is None else bias[: self.vocab_size]
+        return weight, bias, self._scale
 
     def finish(self, scores: Tensor) -> Tensor:
         """Returns the logits that the head's output, [n, V] in the type of the weights, stands for."""

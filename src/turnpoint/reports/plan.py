@@ -18,6 +18,7 @@ from turnpoint.config import (
     PromptConfig,
     ReasoningGymVerifierConfig,
     RunConfig,
+    StepConfig,
     VerifierConfig,
 )
 from turnpoint.reports.plan_branching import branching_lines
@@ -175,7 +176,7 @@ def _step(config: RunConfig, rollouts: int, generated: int, micro_batches: int, 
         f"{number(rollouts)} rollouts -> {_per_batch(config, rollouts)}",
         f"up to {number(generated)} new tokens ({number(new)} each), trained in up to about "
         f"{plural(micro_batches, 'micro-batch', 'micro-batches')} of at most "
-        f"{number(training.micro_batch_tokens)} tokens",
+        f"{number(training.micro_batch_tokens)} tokens{recompute_note(training)}",
     ]
     if longest + new > training.micro_batch_tokens:
         lines.append(
@@ -183,6 +184,11 @@ def _step(config: RunConfig, rollouts: int, generated: int, micro_batches: int, 
             f"(possible: {number(longest + new)}) is a micro-batch of its own"
         )
     return lines if sizes.branching is None else [*lines, *branching_lines(sizes.branching)]
+
+
+def recompute_note(training: StepConfig) -> str:
+    """Says that memory is saved at the cost of time, where it is."""
+    return ", layers computed again in backward" if training.recompute else ""
 
 
 def _per_batch(config: RunConfig, rollouts: int) -> str:

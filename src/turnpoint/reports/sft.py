@@ -16,6 +16,7 @@ from turnpoint.reports.plan import (
     optimizer_line,
     prompt_form,
     prompt_lines,
+    recompute_note,
 )
 from turnpoint.reports.step import StepReport
 from turnpoint.reports.text import cut, number, plural, visible
@@ -114,7 +115,7 @@ def _run(config: SftConfig, count: int, steps: int) -> str:
     passes = "1 pass" if training.epochs == 1 else f"{training.epochs:g} passes"
     return (
         f"{plural(steps, 'step')} of {plural(training.examples_per_step, 'example')} = {passes} over "
-        f"{plural(count, 'example')}; seed {config.seed}"
+        f"{plural(count, 'example')}; seed {config.seed}{recompute_note(training)}"
     )
 
 

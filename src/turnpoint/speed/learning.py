@@ -47,8 +47,9 @@ class Learning:
         """Returns the matrix products of a round."""
         sampled = sum(len(tree.targets) for tree in self.step.trees)
         rows = max(len(tree.token_ids) for tree in self.step.trees)
+        again = bool(self.trainer.recomputed)
         return [
-            *passes_of(products.layers, self.tokens, at_once=rows, backward=True),
+            *passes_of(products.layers, self.tokens, at_once=rows, backward=True, recomputed=again),
             *passes_of(products.head, sampled, at_once=head_chunk_tokens, backward=True, recomputed=True),
         ]
 

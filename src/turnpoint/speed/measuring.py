@@ -147,9 +147,12 @@ class _Measuring:
                     f"{gigabytes(capacity)}"
                 )
                 return None
-        chunk = subject.training.head_chunk_tokens
         trainer = Trainer(
-            decoder, learning_rate=1e-6, temperature=subject.temperature, head_chunk_tokens=chunk
+            decoder,
+            learning_rate=1e-6,
+            temperature=subject.temperature,
+            head_chunk_tokens=subject.training.head_chunk_tokens,
+            recompute=subject.training.recompute,
         )
         cost = row_cost(trainer, decoder, subject.shape, context=subject.model.context_length)
         rows: int | None = subject.training.micro_batch_tokens

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.logprobs import chunked_logprobs
+from turnpoint.models.tiles import tiled_logprobs
 from turnpoint.training.layout import TreeLayout
 from turnpoint.training.row import PackedTree
 
@@ -16,14 +17,21 @@ def tree_logprobs(
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
     """Returns log-probabilities and entropies of the N trained tokens, nats, differentiable.
 
-    Of softmax(logits / temperature) over the ids that the tokenizer knows; `chunk` tokens at a time have
-    logits, which trades memory for speed and changes nothing.
+    Of softmax(logits / temperature) over the ids that the tokenizer knows; no more logits than `chunk`
+    tokens have exist at a time, which trades memory for speed and changes nothing.
     """
     hidden = decoder.hidden(tree.token_ids, tree.positions, TreeLayout(tree.runs))
+    hidden = hidden.index_select(0, tree.predictors)
+    if (matrix := decoder.matrix()) is not None:
+        weight, bias, factor = matrix
+        return tiled_logprobs(
+            hidden=hidden,
+            weight=weight,
+            bias=bias,
+            targets=tree.targets,
+            factor=factor / temperature,
+            columns=max(1, chunk * len(weight) // len(hidden)),  # as many logits as `chunk` rows have
+        )
     return chunked_logprobs(
-        decoder.logits,
-        hidden=hidden.index_select(0, tree.predictors),
-        targets=tree.targets,
-        temperature=temperature,
-        chunk=chunk,
+        decoder.logits, hidden=hidden, targets=tree.targets, temperature=temperature, chunk=chunk
     )

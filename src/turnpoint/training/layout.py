@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from turnpoint.models.attention import AttentionCall, AttentionLayout, masked_attention, visible
+from turnpoint.training.blocks import Block, block_attention
 
 DENSE_TOKENS = 256  # of a tree that is computed as one masked block
 
@@ -61,6 +62,7 @@ class TreeLayout(AttentionLayout):
     mask of the whole row exists. A tree of at most `dense_tokens` is computed as one masked block instead:
     there, the calls for its many short runs would cost more than the scores they save. Masks are built
     once per window and shared by all layers; the scores of one block exist at once in each layer.
+    With a softcap or sinks attention is written out and differentiated by autograd.
     """
 
     def __init__(self, runs: Sequence[Run], *, dense_tokens: int = DENSE_TOKENS) -> None:
@@ -79,6 +81,7 @@ class TreeLayout(AttentionLayout):
         self._pieces = [stop - start for start, stop in itertools.pairwise(cuts)]
         self._paths = [_piece_indices(block.spans, cuts) for block in self._blocks]
         self._masks: dict[int | None, list[Tensor]] = {}
+        self._bare: dict[int | None, list[Block]] = {}
 
     @property
     def scores(self) -> int:
@@ -87,15 +90,25 @@ class TreeLayout(AttentionLayout):
 
     def attend(self, call: AttentionCall) -> Tensor:
         """Returns the attention output, [H, T, D]."""
+        if call.window not in self._masks:
+            device = call.query.device
+            self._masks[call.window] = [block.mask(call.window, device) for block in self._blocks]
+            self._bare[call.window] = [
+                _bare(block, mask) for block, mask in zip(self._blocks, self._masks[call.window], strict=True)
+            ]
+        if call.softcap is not None or call.sinks is not None:
+            return self._written_out(call, self._masks[call.window])
+        return block_attention(
+            call.query, call.key, call.value, scaling=call.scaling, blocks=self._bare[call.window]
+        )
+
+    def _written_out(self, call: AttentionCall, masks: Sequence[Tensor]) -> Tensor:
         # split and cat, because their backward writes each gradient once; slices would each fill a row
         keys = torch.split(call.key, self._pieces, dim=1)
         values = torch.split(call.value, self._pieces, dim=1)
         queries = torch.split(call.query, self._lengths, dim=1)
-        if call.window not in self._masks:
-            device = call.query.device
-            self._masks[call.window] = [block.mask(call.window, device) for block in self._blocks]
         outputs: list[Tensor] = []
-        for query, path, mask in zip(queries, self._paths, self._masks[call.window], strict=True):
+        for query, path, mask in zip(queries, self._paths, masks, strict=True):
             key = torch.cat([keys[index] for index in path], dim=1)
             value = torch.cat([values[index] for index in path], dim=1)
             outputs.append(masked_attention(replace(call, query=query), key, value, mask))
@@ -141,6 +154,28 @@ def _dense(tree: Sequence[Run]) -> _Block:
         key_positions=positions,
         related=related,
     )
+
+
+def _bare(block: _Block, mask: Tensor) -> Block:
+    """Returns what `block_attention` needs of a block: only the last columns of most masks hide anything."""
+    hidden = ~mask
+    some = hidden.any(dim=0).nonzero()
+    first = int(some[0]) if len(some) else mask.shape[1]
+    return Block(start=block.start, stop=block.stop, spans=_adjoined(block.spans), hidden=hidden[:, first:])
+
+
+def _adjoined(spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Returns `spans` with neighbours as one: fewer copies.
+
+    >>> _adjoined([(0, 3), (3, 5), (9, 12)])
+    ((0, 5), (9, 12))
+    """
+    joined: list[tuple[int, int]] = []
+    for start, stop in spans:
+        if joined and joined[-1][1] == start:
+            start = joined.pop()[0]
+        joined.append((start, stop))
+    return tuple(joined)
 
 
 def _piece_indices(spans: Sequence[tuple[int, int]], cuts: Sequence[int]) -> list[int]:

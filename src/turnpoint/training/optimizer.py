@@ -72,23 +72,25 @@ class MasterAdamW:
         """
         rate = self._learning_rate * schedule_factor(self.steps, **self._schedule)
         grads = self.gradients()
-        norm = torch.nn.utils.get_total_norm(grads.values())
-        if not bool(norm.isfinite()):
+        norms = torch.stack([_norm(grad) for grad in grads.values()] or [torch.zeros(())])
+        norm = float(_norm(norms))
+        if not math.isfinite(norm):
             self.zero_grad()
             raise TrainingError(f"{_first_not_finite(grads)}; no weight was changed")
         self.steps += 1  # before a weight moves: a state saved in between must not pass for the old one
         if not grads:
             return {}
-        torch.nn.utils.clip_grads_with_norm_(self._masters.values(), self._max_grad_norm, norm)
-        largest = torch.stack([grad.abs().amax() for grad in grads.values()]).argmax()
-        self._apply(rate, list(grads)[int(largest)])
-        return {"grad_norm": Mean(float(norm), 1), "learning_rate": Mean(rate, 1)}
+        if norm > self._max_grad_norm:
+            for grad in grads.values():
+                grad.mul_(self._max_grad_norm / norm)
+        self._apply(rate, list(grads)[int(norms.argmax())], moving=norm > 0)
+        return {"grad_norm": Mean(norm, 1), "learning_rate": Mean(rate, 1)}
 
     @torch.no_grad()
-    def _apply(self, rate: float, largest: str) -> None:
-        """Steps; `largest` names the master whose gradient is the largest, where a change must show."""
+    def _apply(self, rate: float, largest: str, *, moving: bool) -> None:
+        """Steps; where anything is `moving`, a change must show in the master named `largest`."""
         master = self._masters[largest]
-        before, moving = master.clone(), bool(cast(Tensor, master.grad).any())
+        before = master.clone()
         for group in self._adamw.param_groups:
             group["lr"] = rate
         self._adamw.step()
@@ -147,6 +149,10 @@ class MasterAdamW:
 
 def _master(weight: Tensor) -> Tensor:
     return weight if weight.dtype == torch.float32 else weight.detach().float()
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    return cast(Any, torch.linalg).vector_norm(tensor)
 
 
 def _add_to(master: Tensor) -> Callable[[Tensor], None]:

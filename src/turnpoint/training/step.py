@@ -20,6 +20,7 @@ from turnpoint.teachers.signal import sampled_token_signal
 from turnpoint.training.forward import tree_logprobs
 from turnpoint.training.optimizer import MasterAdamW
 from turnpoint.training.packing import PackedStep
+from turnpoint.training.recompute import recomputable, recomputing
 from turnpoint.training.row import PackedTree
 
 
@@ -41,7 +42,8 @@ class Trainer:
     `temperature` is that of sampling: log-probabilities are of softmax(logits / temperature) over the ids
     the tokenizer knows, as in the engine. Dropout is off (`Decoder` sees to it). With a `pull` every tree
     must hold `reference_logprobs`. The other settings are those of `MasterAdamW`. `head_chunk_tokens`
-    trades memory for speed, never the gradient.
+    trades memory for speed, never the gradient; so does `recompute`, which computes layers again in backward
+    (raises ModelError for a model without layers known to it).
 
         metrics = merge_metrics([trainer.forward_backward(packed), trainer.optim_step()])
     """
@@ -55,6 +57,7 @@ class Trainer:
         loss: Loss = policy_gradient_loss,
         pull: Pull | None = None,
         head_chunk_tokens: int = 128,
+        recompute: bool = False,
         betas: tuple[float, float] = (0.9, 0.95),
         weight_decay: float = 0.0,
         max_grad_norm: float = 1.0,
@@ -67,6 +70,7 @@ class Trainer:
         self._pull = pull
         self._temperature = temperature
         self._chunk = head_chunk_tokens
+        self.recomputed = recomputable(decoder) if recompute else []  # layers
         self._optimizer = MasterAdamW(
             decoder.model,
             learning_rate=learning_rate,
@@ -97,7 +101,8 @@ class Trainer:
         """
         parts: list[Metrics] = [{"loss": Sum(0.0), "trained_tokens": Sum(float(step.trained_tokens))}]
         for index, tree in enumerate(step.trees):
-            logprobs, entropy = self._forward(tree)
+            with recomputing(self.recomputed):
+                logprobs, entropy = self._forward(tree)
             loss, metrics = self._tree_loss(tree, logprobs, step.denominator)
             value = loss.detach()
             if not bool(value.isfinite()):
