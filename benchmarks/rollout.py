@@ -1,28 +1,32 @@
 """Rollouts per second: our engine against transformers' `generate` and its continuous batching.
 
-    python -m benchmarks.rollout [--model FOLDER] [--work groups] [--rounds 5]
+    python -m benchmarks.rollout [--model FOLDER] [--work groups single decode] [--rounds 2]
 
 Every round gives the same new prompts to each arm, one after the other, so that a busy machine hits all of
-them; every completion has the same fixed length. Prints one JSON line per arm and one per peer with ratios of
-medians, by the clock and by processor time (with one thread the latter hardly feels what else runs; with more
-it counts threads that spin while they wait). All arms sample from the whole law at temperature 1; only ours
-returns log-probabilities.
+them; every completion has the same fixed length. Prints for each work one JSON line per arm, one for what
+the machine allows, measured between the rounds, and one per peer with ratios of medians, by the clock and by
+processor time of all processes. All arms sample from the whole law at temperature 1; only ours returns
+log-probabilities. A first round of a few tokens warms up and is not counted.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
+import os
 import statistics
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 import transformers
 
 from benchmarks.common import emit, facts, folder_of
+from benchmarks.peer import processor_seconds
+from benchmarks.turns import Ceiling, Work, ceiling
 from turnpoint.engine import TorchEngine
 from turnpoint.models.decoder import Decoder
 from turnpoint.protocols import GenerateRequest
@@ -31,12 +35,21 @@ from turnpoint.types import TokenIds, token_array
 # prompts, samples of each, tokens of a prompt, new tokens
 WORK = {
     "small": (8, 8, 64, 64),
+    "decode": (8, 16, 32, 64),  # short contexts, where matrix products are nearly all there is to do
     "groups": (8, 16, 256, 256),  # a step of GRPO
     "wave": (4, 14, 512, 128),  # the suffixes of a wave of hindsight forks, behind what they share
     "single": (1, 1, 64, 128),
 }
 
-Arm = Callable[[int, list[TokenIds]], int]  # round, prompts -> tokens sampled
+_WARM = 8  # new tokens of the first round
+
+Spent: TypeAlias = tuple[float, float]  # seconds, processor seconds of this process and all below it
+Arm: TypeAlias = Callable[[int, list[TokenIds], int], int]  # round, prompts, new tokens -> tokens sampled
+
+
+def unread(ids: TokenIds) -> str:
+    """Returns no text: nobody reads it."""
+    return ""
 
 
 def load(path: str) -> Any:
@@ -44,13 +57,12 @@ def load(path: str) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
 
 
-def ours(path: str, samples: int, new_tokens: int, *, workers: int = 1) -> Arm:
+def ours(path: str, samples: int, *, workers: int = 1) -> Arm:
     """Returns the arm of `TorchEngine` with so many processes."""
     decoder = Decoder(model := load(path), vocab_size=model.config.vocab_size)
-    several: dict[str, Any] = {} if workers == 1 else {"workers": workers}
-    engine = TorchEngine(decoder, decode=lambda ids: "", context_length=2048, **several)
+    engine = TorchEngine(decoder, decode=unread, context_length=2048, workers=workers)
 
-    async def serve(number: int, prompts: list[TokenIds]) -> int:
+    async def serve(number: int, prompts: list[TokenIds], new_tokens: int) -> int:
         requests = [
             GenerateRequest(id=f"{number}/{row}/{sample}", prompt_ids=prompt, max_tokens=new_tokens)
             for row, prompt in enumerate(prompts)
@@ -59,15 +71,15 @@ def ours(path: str, samples: int, new_tokens: int, *, workers: int = 1) -> Arm:
         completions = await asyncio.gather(*[engine.generate(request) for request in requests])
         return sum(len(completion.token_ids) for completion in completions)
 
-    return lambda number, prompts: asyncio.run(serve(number, prompts))
+    return lambda number, prompts, new_tokens: asyncio.run(serve(number, prompts, new_tokens))
 
 
-def generate(path: str, samples: int, new_tokens: int) -> Arm:
+def generate(path: str, samples: int) -> Arm:
     """Returns the arm of transformers' `generate`."""
     model = load(path)
     model.generation_config.eos_token_id = None
 
-    def run(number: int, prompts: list[TokenIds]) -> int:
+    def run(number: int, prompts: list[TokenIds], new_tokens: int) -> int:
         ids = torch.from_numpy(np.stack(prompts).astype(np.int64))
         with torch.inference_mode():
             output = model.generate(
@@ -86,22 +98,22 @@ def generate(path: str, samples: int, new_tokens: int) -> Arm:
     return run
 
 
-def generate_batch(path: str, samples: int, new_tokens: int) -> Arm:
+def generate_batch(path: str, samples: int) -> Arm:
     """Returns the arm of transformers' continuous batching."""
     model = load(path)
-    config = transformers.GenerationConfig(
-        do_sample=True,
-        top_k=0,
-        top_p=1.0,
-        temperature=1.0,
-        max_new_tokens=new_tokens,
-        eos_token_id=-1,
-        pad_token_id=0,
-    )
     batching = transformers.ContinuousBatchingConfig(max_batch_tokens=2048, num_blocks=128)
 
-    def run(number: int, prompts: list[TokenIds]) -> int:
+    def run(number: int, prompts: list[TokenIds], new_tokens: int) -> int:
         inputs = [prompt.tolist() for prompt in prompts for _ in range(samples)]
+        config = transformers.GenerationConfig(
+            do_sample=True,
+            top_k=0,
+            top_p=1.0,
+            temperature=1.0,
+            max_new_tokens=new_tokens,
+            eos_token_id=-1,
+            pad_token_id=0,
+        )
         outputs = model.generate_batch(
             inputs=inputs,
             generation_config=config,
@@ -114,69 +126,101 @@ def generate_batch(path: str, samples: int, new_tokens: int) -> Arm:
     return run
 
 
-def measure(arms: dict[str, Arm], options: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
-    """Returns (seconds, processor seconds) per arm and round; the first round warms up and is not counted."""
+def measure(
+    arms: Mapping[str, Arm], work: Work, *, rounds: int, beside: Callable[[], Ceiling]
+) -> tuple[dict[str, list[Spent]], list[Ceiling]]:
+    """Returns what each arm took in each round, and the ceilings measured behind them."""
     rng = np.random.default_rng(0)
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in arms}
-    expected = options.prompts * options.samples * options.new_tokens
-    for number in range(options.rounds + 1):
-        shape = (options.prompts, options.prompt_tokens)
-        prompts = [token_array(row) for row in rng.integers(100, 40_000, shape)]
+    spent: dict[str, list[Spent]] = {name: [] for name in arms}
+    ceilings: list[Ceiling] = []
+    for number in range(rounds + 1):
+        prompts = [token_array(row) for row in rng.integers(100, 40_000, (work.prompts, work.prompt_tokens))]
+        new_tokens = work.new_tokens if number else min(_WARM, work.new_tokens)
+        expected = work.sequences * new_tokens
         for name, arm in arms.items():
-            began, processor = time.perf_counter(), time.process_time()
-            sampled = arm(number, prompts)
-            elapsed = time.perf_counter() - began, time.process_time() - processor
+            began, processor = time.perf_counter(), processor_seconds(os.getpid())
+            sampled = arm(number, prompts, new_tokens)
+            took = time.perf_counter() - began, processor_seconds(os.getpid()) - processor
             if sampled != expected:
                 raise SystemExit(f"{name} sampled {sampled} tokens, not {expected}: the arms do not compare")
             if number:
-                times[name].append(elapsed)
-    return times
+                spent[name].append(took)
+        if number:
+            ceilings.append(beside())
+    return spent, ceilings
 
 
-def main() -> None:
-    """Measures and prints."""
+def lines(
+    spent: Mapping[str, Sequence[Spent]], ceilings: Sequence[Ceiling], work: Work
+) -> list[dict[str, Any]]:
+    """Returns a line for each arm, one for what the machine allows, and one for each peer."""
+    medians = {
+        name: [statistics.median(row[kind] for row in rows) for kind in (0, 1)]
+        for name, rows in spent.items()
+    }
+    limits = {
+        "arithmetic": work.tokens / statistics.median(it.arithmetic for it in ceilings),
+        "memory": work.tokens / statistics.median(it.memory for it in ceilings),
+    }
+    bound = min(limits.values())
+    told: list[dict[str, Any]] = [
+        {
+            "arm": name,
+            "seconds": [round(clock, 2) for clock, _ in rows],
+            "processor_seconds": [round(processor, 2) for _, processor in rows],
+            "tokens_per_second": round(work.tokens / medians[name][0], 1),
+            "share_of_ceiling": round(work.tokens / medians[name][0] / bound, 3),
+        }
+        for name, rows in spent.items()
+    ]
+    told.append({"arm": "ceiling", **{name: round(value, 1) for name, value in limits.items()}})
+    for name in [name for name in spent if name != "turnpoint"]:
+        clock, processor = (medians[name][kind] / medians["turnpoint"][kind] for kind in (0, 1))
+        ratios = {"times_faster": round(clock, 2), "times_less_processor_time": round(processor, 2)}
+        told.append({"arm": f"turnpoint over {name}", **ratios})
+    return told
+
+
+def options_of() -> argparse.Namespace:
+    """Returns what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", default="smollm2-135m-instruct")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--work", choices=WORK, default="small")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--work", nargs="+", choices=WORK, default=["groups", "single", "decode"])
     parser.add_argument("--prompts", type=int, help="in place of what --work says, as the three that follow")
     parser.add_argument("--samples", type=int)
     parser.add_argument("--prompt-tokens", type=int)
     parser.add_argument("--new-tokens", type=int)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--peers", nargs="*", default=["generate", "generate_batch"])
-    options = parser.parse_args()
-    for name, size in zip(
-        ("prompts", "samples", "prompt_tokens", "new_tokens"), WORK[options.work], strict=True
-    ):
-        if getattr(options, name) is None:
-            setattr(options, name, size)
+    parser.add_argument("--workers", type=int, help="processes of our engine; a thread each, if not said")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=["generate"])
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measures and prints."""
+    options = options_of()
     torch.set_num_threads(options.threads)
-    makers = {"generate": generate, "generate_batch": generate_batch}
-    chosen = {"turnpoint": ours, **{name: makers[name] for name in options.peers}}
     folder = folder_of(options.model)
-    arms = {name: make(folder, options.samples, options.new_tokens) for name, make in chosen.items()}
-    sizes = {
-        name: value for name, value in vars(options).items() if name not in ("peers", "model", "threads")
-    }
-    setting = {"benchmark": "rollout", **sizes, **facts()}
-    times = measure(arms, options)
-    medians = {
-        name: [statistics.median(row[kind] for row in rows) for kind in (0, 1)]
-        for name, rows in times.items()
-    }
-    sampled = options.prompts * options.samples * options.new_tokens
-    for name, rows in times.items():
-        result = {
-            "seconds": [round(clock, 2) for clock, _ in rows],
-            "processor_seconds": [round(processor, 2) for _, processor in rows],
-            "tokens_per_second": round(sampled / medians[name][0], 1),
+    decoder = Decoder(model := load(folder), vocab_size=model.config.vocab_size)
+    for name in options.work:
+        usual = dict(zip(Work.__slots__, WORK[name], strict=True))
+        work = Work(**{size: getattr(options, size) or usual[size] for size in usual})
+        workers = options.workers or min(options.threads, work.sequences)
+        arms = {
+            "turnpoint": ours(folder, work.samples, workers=workers),
+            **{peer: PEERS[peer](folder, work.samples) for peer in options.peers},
         }
-        emit(**setting, arm=name, **result)
-    for name in options.peers:
-        clock, processor = (medians[name][kind] / medians["turnpoint"][kind] for kind in (0, 1))
-        ratios = {"times_faster": round(clock, 2), "times_less_processor_time": round(processor, 2)}
-        emit(**setting, arm=f"turnpoint over {name}", **ratios)
+        sizes = {size: getattr(work, size) for size in Work.__slots__}
+        setting = {"benchmark": "rollout", "work": name, **sizes, "workers": workers, **facts()}
+        found = measure(arms, work, rounds=options.rounds, beside=lambda work=work: ceiling(decoder, work))
+        for line in lines(*found, work):
+            emit(**setting, rounds=options.rounds, **line)
+        del arms
+        gc.collect()  # ends the processes of our engine
+
+
+PEERS: Mapping[str, Callable[[str, int], Arm]] = {"generate": generate, "generate_batch": generate_batch}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 vLLM runs in a process and an environment of its own (`make bench-vllm` makes it), compiled, with prefix
 caching, in bfloat16, with as many threads on the same cores. While one arm works the other waits; what it
 spends meanwhile is printed. Both sample as many tokens at temperature 1 from the whole law and return their
-log-probabilities. vLLM gets what was fastest for it: blocks of 32 tokens (its own 128 have nearly half of a
+log-probabilities. vLLM gets blocks of 32 tokens, which were fastest for it (its own 128 have nearly half of a
 256-token prompt computed again for each sample), and Intel's OpenMP as its own launcher sets it. The first
 round warms up. vLLM's seconds are its own, without the pipe.
 """
@@ -73,11 +73,11 @@ def vllm_arm(peer: Peer, work: Work, *, logprobs: bool) -> Arm:
 
 def our_arm(folder: str, work: Work, *, workers: int, without: int) -> Arm:
     """Returns our side, which is this process and all below it but `without`."""
-    run = ours(folder, work.samples, work.new_tokens, workers=workers)
+    run = ours(folder, work.samples, workers=workers)
 
     def sample(number: int, prompts: list[TokenIds]) -> float:
         began = time.perf_counter()
-        sampled = run(number, prompts)
+        sampled = run(number, prompts, work.new_tokens)
         seconds = time.perf_counter() - began
         if sampled != work.tokens:
             raise PeerError(f"turnpoint sampled {sampled} tokens, not {work.tokens}")
@@ -94,7 +94,7 @@ def options_of() -> argparse.Namespace:
     parser.add_argument("--work", nargs="+", choices=WORK, default=["groups", "wave"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2, help="of each side, on as many cores")
-    parser.add_argument("--workers", type=int, default=1, help="processes of our engine")
+    parser.add_argument("--workers", type=int, help="processes of our engine; a thread each, if not said")
     parser.add_argument("--no-logprobs", action="store_true", help="vLLM need not return them; ours does")
     parser.add_argument("--block-size", type=int, default=32, help="tokens of a block of vLLM's cache")
     parser.add_argument("--cache", type=Path, help="of what vLLM compiles (beside its environment)")
@@ -108,6 +108,7 @@ def options_of() -> argparse.Namespace:
     if not 1 <= options.threads <= len(usable):
         parser.error(f"--threads {options.threads}: this process may use {len(usable)} cores")
     options.cores = usable[: options.threads]
+    options.workers = options.workers or options.threads
     return options
 
 
