@@ -36,6 +36,7 @@ FULL: dict[str, Any] = {
     "loss": {"kind": "ppo_clip", "dual_clip": 3.0},
     "kl": {"coef": 0.1, "divergence": "forward", "reference": {"kind": "model", "path": "other"}},
     "correction": {"cap": 3.0},
+    "distill": {"teachers": {"big": {"path": "large", "coef": 0.5}}, "key": "expert", "clip": 5.0},
     "trackers": {"tensorboard": {}, "trackio": {}, "wandb": {"mode": "offline"}},
 }
 
@@ -80,16 +81,16 @@ def test_the_resolved_form_names_every_key() -> None:
     tree = parse_recipe(FULL).model_dump(mode="json")
     for key in all_keys():
         node: Any = tree
-        *sections, last = key.split(".")
+        *sections, last = key.replace("NAME", "big").split(".")
         for section in sections:
             node = node[section]
         mine = type_at(sections, parse_recipe(FULL)).model_fields
         assert (last in node) == (last in mine), key
 
 
-def type_at(names: list[str], recipe: BaseModel) -> type[BaseModel]:
+def type_at(names: list[str], recipe: Any) -> type[BaseModel]:
     for name in names:
-        recipe = getattr(recipe, name)
+        recipe = recipe["big"] if name == "big" else getattr(recipe, name)
     return type(recipe)
 
 

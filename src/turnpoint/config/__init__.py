@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     from turnpoint.config.branching import SourceConfig as SourceConfig
     from turnpoint.config.branching import StepsRuleConfig as StepsRuleConfig
     from turnpoint.config.branching import SurprisalRuleConfig as SurprisalRuleConfig
+    from turnpoint.config.distillation import DistillConfig as DistillConfig
+    from turnpoint.config.distillation import HindsightTeacher as HindsightTeacher
+    from turnpoint.config.distillation import ModelTeacher as ModelTeacher
+    from turnpoint.config.distillation import RunTeacher as RunTeacher
+    from turnpoint.config.distillation import TeacherConfig as TeacherConfig
     from turnpoint.config.learning import AdvantageConfig as AdvantageConfig
     from turnpoint.config.learning import Aggregation as Aggregation
     from turnpoint.config.learning import BaseReference as BaseReference
@@ -90,6 +95,7 @@ __all__ = [
     "ChatPrompt",
     "CispoLoss",
     "CorrectionConfig",
+    "DistillConfig",
     "EngineConfig",
     "EntropyRuleConfig",
     "EvaluationConfig",
@@ -100,6 +106,7 @@ __all__ = [
     "GroupAdvantageConfig",
     "GspoLoss",
     "HindsightRuleConfig",
+    "HindsightTeacher",
     "HubTasks",
     "JsonlTasks",
     "KlConfig",
@@ -107,6 +114,7 @@ __all__ = [
     "MathVerifierConfig",
     "ModelConfig",
     "ModelReference",
+    "ModelTeacher",
     "NewAdapter",
     "OptimizerConfig",
     "OverlongConfig",
@@ -126,6 +134,7 @@ __all__ = [
     "RowFormat",
     "RuleConfig",
     "RunConfig",
+    "RunTeacher",
     "SamplingConfig",
     "SavedAdapter",
     "SftConfig",
@@ -139,6 +148,7 @@ __all__ = [
     "SubtreeAdvantageConfig",
     "SurprisalRuleConfig",
     "TasksConfig",
+    "TeacherConfig",
     "TensorBoardConfig",
     "TrackersConfig",
     "TrackioConfig",
@@ -220,6 +230,11 @@ __getattr__, __dir__ = lazy(
         "TrainingConfig": "learning",
         "VerifierConfig": "asking",
         "WandbConfig": "learning",
+        "DistillConfig": "distillation",
+        "HindsightTeacher": "distillation",
+        "ModelTeacher": "distillation",
+        "RunTeacher": "distillation",
+        "TeacherConfig": "distillation",
         "all_keys": "reading",
         "dump_recipe": "reading",
         "load_recipe": "reading",
