@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from turnpoint._lazy import lazy
 
 if TYPE_CHECKING:
-    from turnpoint.losses.chunked_distillation import chunked_distillation as chunked_distillation
+    from turnpoint.losses.chunked import chunked_distillation as chunked_distillation
     from turnpoint.losses.correction import truncated_weights as truncated_weights
     from turnpoint.losses.cross_entropy import cross_entropy_loss as cross_entropy_loss
     from turnpoint.losses.distillation import DistillationLoss as DistillationLoss
@@ -45,7 +45,7 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "DistillationLoss": "distillation",
-        "chunked_distillation": "chunked_distillation",
+        "chunked_distillation": "chunked",
         "cross_entropy_loss": "cross_entropy",
         "distillation_loss": "distillation",
         "forward_kl": "divergences",

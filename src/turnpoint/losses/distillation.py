@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -54,6 +54,7 @@ REFUSED = {
 }
 
 
+@runtime_checkable
 class DistillationLoss(Protocol):
     """What `distillation_loss` returns; a kind that needs no sample reads no ids and no weights."""
 
