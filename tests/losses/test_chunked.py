@@ -1,4 +1,4 @@
-"""Losses from hidden states and heads: those of whole logits, in chunks, with nothing kept of the vocabulary."""
+"""Losses from hidden states and heads: those of whole logits, and nothing kept of the vocabulary."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ def without_rows(given: dict[str, Any]) -> dict[str, Any]:
 def test_heads_padded_differently_meet_on_the_ids_of_the_tokenizer(kind: str) -> None:
     given = bed()
     expected = whole(kind, given)
-    slope = torch.autograd.grad(expected.sum(), given["student_hidden"])[0]
+    hidden: Tensor = given["student_hidden"]
+    slope = torch.autograd.grad(expected.sum(), hidden)[0]
     for name, width, extra, seed in [("student_head", D, 3, 1), ("teacher_head", E, 8, 2)]:
         padded, plain = head(width, V + extra, seed=seed + 10), given[name]
         with torch.no_grad():  # rows that training never touched hold anything
@@ -127,7 +128,7 @@ def test_heads_padded_differently_meet_on_the_ids_of_the_tokenizer(kind: str) ->
         given[name] = padded
     values = chunked_distillation(KINDS[kind], **given, chunk=4, vocab_size=V)
     torch.testing.assert_close(values, expected)
-    torch.testing.assert_close(torch.autograd.grad(values.sum(), given["student_hidden"])[0], slope)
+    torch.testing.assert_close(torch.autograd.grad(values.sum(), hidden)[0], slope)
     with pytest.raises(Exception, match=r"cut both|ype-check"):
         chunked_distillation(KINDS[kind], **given, chunk=4)
 

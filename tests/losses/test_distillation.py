@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from tests.losses.toys import KINDS, rows, toy, value_and_slope
+from tests.losses.toys import KINDS, RowLoss, rows, toy, value_and_slope
 from turnpoint.losses import (
     distillation_loss,
     forward_kl,
@@ -22,12 +24,12 @@ from turnpoint.losses import (
 from turnpoint.losses.distillation import KINDS as KNOWN
 from turnpoint.losses.distillation import REFUSED, SAMPLED, TOPK, check_kind
 
-WHOLE = {
+WHOLE: dict[str, RowLoss] = {
     "forward_kl": forward_kl,
     "reverse_kl": reverse_kl,
-    "jensen_shannon": lambda **given: jensen_shannon(beta=0.3, **given),
-    "reverse_kl_topk_tail": lambda **given: reverse_kl_topk_tail(k=2, **given),
-    "forward_kl_topk_tail": lambda **given: forward_kl_topk_tail(k=2, **given),
+    "jensen_shannon": partial(jensen_shannon, beta=0.3),
+    "reverse_kl_topk_tail": partial(reverse_kl_topk_tail, k=2),
+    "forward_kl_topk_tail": partial(forward_kl_topk_tail, k=2),
 }
 
 
@@ -48,27 +50,28 @@ def test_a_kind_without_a_sample_is_its_function(kind: str) -> None:
 
 def test_the_hybrid_is_its_function() -> None:
     tokens: dict[str, Any] = {**rows(9, 6), "weights": torch.rand(9, dtype=torch.float64)}
-    expected = value_and_slope(lambda **given: reverse_kl_topk_hybrid(k=2, **given), tokens)
+    expected = value_and_slope(partial(reverse_kl_topk_hybrid, k=2), tokens)
     torch.testing.assert_close(value_and_slope(KINDS["reverse_kl_topk_hybrid"], tokens), expected)
 
 
 def test_k2_is_its_function_of_the_sampled_ids() -> None:
     tokens: dict[str, Any] = {**rows(9, 6), "weights": torch.rand(9, dtype=torch.float64)}
 
-    def of_logits(**given: Any) -> torch.Tensor:
-        drawn = given["sampled_ids"].unsqueeze(-1)
+    def of_logits(
+        *, student_logits: Tensor, teacher_logits: Tensor, sampled_ids: Tensor, weights: Tensor
+    ) -> Tensor:
         student, teacher = (
-            given[side].log_softmax(-1).gather(-1, drawn).squeeze(-1)
-            for side in ("student_logits", "teacher_logits")
+            logits.log_softmax(-1).gather(-1, sampled_ids.unsqueeze(-1)).squeeze(-1)
+            for logits in (student_logits, teacher_logits)
         )
-        return k2(student_logprobs=student, teacher_logprobs=teacher, weights=given["weights"])
+        return k2(student_logprobs=student, teacher_logprobs=teacher, weights=weights)
 
     torch.testing.assert_close(value_and_slope(KINDS["k2"], tokens), value_and_slope(of_logits, tokens))
 
 
 @pytest.mark.parametrize("kind", SAMPLED)
 def test_tokens_of_another_law_need_weights(kind: str) -> None:
-    options = {"k": 1} if kind in TOPK else {}
+    options: dict[str, Any] = {"k": 1} if kind in TOPK else {}
     loss = distillation_loss(kind, on_policy=False, **options)
     tokens = toy(sampled_ids=torch.tensor(1))
     with pytest.raises(ValueError, match=rf"{kind} on tokens of another law needs importance weights"):
@@ -109,7 +112,7 @@ def test_every_refusal_is_one_line_with_a_way_out(name: str) -> None:
 
 
 def test_an_unknown_kind_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="unknown distillation loss 'js'; known: .*jensen_shannon, .*k2"):
+    with pytest.raises(ValueError, match=r"unknown distillation loss 'js'; known: .*jensen_shannon, .*k2"):
         distillation_loss("js")
 
 

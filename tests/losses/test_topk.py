@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -43,17 +44,24 @@ def two(n: int, size: int, **options: Any) -> dict[str, Tensor]:
     return tokens
 
 
-def gathered(tokens: dict[str, Any], k: int, weights: Tensor | None = None) -> Tensor:
+def gathered(
+    *,
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    sampled_ids: Tensor,
+    k: int,
+    weights: Tensor | None = None,
+) -> Tensor:
     """The hybrid's second form, from what a trainer and a server would hand over."""
-    student, teacher = (tokens[side].log_softmax(-1) for side in ("student_logits", "teacher_logits"))
-    best, drawn = tokens["student_logits"].topk(k).indices, tokens["sampled_ids"].unsqueeze(-1)
+    student, teacher = (logits.log_softmax(-1) for logits in (student_logits, teacher_logits))
+    best, drawn = student_logits.topk(k).indices, sampled_ids.unsqueeze(-1)
     return reverse_kl_topk_hybrid_gathered(
         student_topk_logprobs=student.gather(-1, best),
         teacher_topk_logprobs=teacher.gather(-1, best),
         topk_ids=best,
         student_logprobs=student.gather(-1, drawn).squeeze(-1),
         teacher_logprobs=teacher.gather(-1, drawn).squeeze(-1),
-        sampled_ids=tokens["sampled_ids"],
+        sampled_ids=sampled_ids,
         weights=weights,
     )
 
@@ -62,7 +70,7 @@ def gathered(tokens: dict[str, Any], k: int, weights: Tensor | None = None) -> T
 
 
 def test_hand_values_of_the_tail() -> None:
-    value, slope = value_and_slope(lambda **given: reverse_kl_topk_tail(k=1, **given), toy())
+    value, slope = value_and_slope(partial(reverse_kl_topk_tail, k=1), toy())
     assert value.item() == pytest.approx(0.1776, abs=1e-4)
     opposite = torch.tensor([0.224, -0.020, -0.204], dtype=torch.float64)
     torch.testing.assert_close(slope, opposite, rtol=0, atol=1e-3)
@@ -86,7 +94,7 @@ def test_value_and_gradient_are_those_of_the_coarse_laws(
     name: str, size: int, seed: int, scale: float
 ) -> None:
     tokens, k = two(3, size, seed=seed, scale=scale), 1 + seed % (size - 1)
-    actual = value_and_slope(lambda **given: TAILS[name][0](k=k, **given), tokens)
+    actual = value_and_slope(partial(TAILS[name][0], k=k), tokens)
     expected = value_and_slope(by_autograd(name, k=k), tokens)
     torch.testing.assert_close(actual, expected, rtol=1e-7, atol=1e-9)
 
@@ -111,7 +119,7 @@ def test_proportional_tails_lose_nothing(name: str) -> None:
         "teacher_logits": torch.cat([torch.tensor([0.55]), 0.45 * tail]).log(),
     }
     bound, full = TAILS[name]
-    actual = value_and_slope(lambda **given: bound(k=1, **given), laws)
+    actual = value_and_slope(partial(bound, k=1), laws)
     torch.testing.assert_close(actual, value_and_slope(full, laws), check_dtype=False)
 
 
@@ -143,14 +151,9 @@ def test_the_gathered_form_is_the_same(k: int) -> None:
     tokens = rows(40, 7)
     weights = torch.rand(40, dtype=torch.float64) + 0.5
     for given_weights in (None, weights):
-        full = value_and_slope(
-            lambda given_weights=given_weights, **given: reverse_kl_topk_hybrid(
-                k=k, weights=given_weights, **given
-            ),
-            tokens,
-        )
-        served = value_and_slope(
-            lambda given_weights=given_weights, **given: gathered(given, k, given_weights), tokens
+        served, full = (
+            value_and_slope(partial(form, k=k, weights=given_weights), tokens)
+            for form in (gathered, reverse_kl_topk_hybrid)
         )
         torch.testing.assert_close(served, full)
 
@@ -169,19 +172,15 @@ def test_weights_act_on_the_sampled_term_alone() -> None:
 
 
 @pytest.mark.parametrize("side", ["student_logits", "teacher_logits"])
-@pytest.mark.parametrize("form", ["logits", "gathered"])
+@pytest.mark.parametrize("form", [reverse_kl_topk_hybrid, gathered])
 @pytest.mark.parametrize("k", [1, 4, 6])
-def test_impossible_ids_are_finite(side: str, form: str, k: int) -> None:
+def test_impossible_ids_are_finite(side: str, form: RowLoss, k: int) -> None:
     tokens: dict[str, Any] = rows(30, 6)
     with torch.no_grad():
         tokens["student_logits"][:, 4] = -math.inf  # both sides: a padded row of the head
         tokens["teacher_logits"][:, 4] = -math.inf
         tokens[side][:, 1] = -math.inf
-
-    def loss(**given: Any) -> Tensor:
-        return reverse_kl_topk_hybrid(k=k, **given) if form == "logits" else gathered(given, k)
-
-    value, slope = value_and_slope(loss, tokens)
+    value, slope = value_and_slope(partial(form, k=k), tokens)
     assert value.isfinite().all()
     assert slope.isfinite().all()
     assert slope[tokens["sampled_ids"] != 4, 4].abs().max() < 1e-40
@@ -195,7 +194,7 @@ def test_impossible_ids_leave_a_tail_finite(name: str, side: str, dtype: torch.d
         tokens: dict[str, Any] = {side: logits.detach().to(dtype) for side, logits in two(30, 5).items()}
         tokens[side][:, 2:] = -math.inf  # from k = 2 on nothing is left outside
         tokens["student_logits"].requires_grad_()
-        value, slope = value_and_slope(lambda k=k, **given: TAILS[name][0](k=k, **given), tokens)
+        value, slope = value_and_slope(partial(TAILS[name][0], k=k), tokens)
         assert value.isfinite().all()
         assert slope.isfinite().all()
 

@@ -50,7 +50,8 @@ def toy(**options: Any) -> dict[str, Any]:
 def value_and_slope(loss: RowLoss, tokens: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Returns the loss of each token, and the gradient of their sum by the student's logits."""
     values = loss(**tokens)
-    return values.detach(), torch.autograd.grad(values.sum(), tokens["student_logits"])[0]
+    leaf: Tensor = tokens["student_logits"]
+    return values.detach(), torch.autograd.grad(values.sum(), leaf)[0]
 
 
 def by_autograd(kind: str, *, beta: float = 0.3, k: int = 2) -> RowLoss:
