@@ -91,7 +91,7 @@ def test_the_resolved_form_names_every_key() -> None:
 def type_at(names: list[str], recipe: Any) -> type[BaseModel]:
     for name in names:
         recipe = recipe["big"] if name == "big" else getattr(recipe, name)
-    return type(recipe)
+    return cast(type[BaseModel], type(recipe))
 
 
 def test_numbers_as_people_write_them_in_yaml(tmp_path: Path) -> None:
@@ -266,10 +266,10 @@ def test_truncated_sampling_is_refused_with_the_reason(key: str) -> None:
         ({"sampling": {"stop": ["a", 3]}}, "sampling.stop.1 = 3: Input should be a valid string"),
         ({"loss": {"clip_low": 1.5}}, "loss.clip_low = 1.5: Input should be less than or equal to 1"),
         ({"loss": {"objective": "gspo"}}, "loss.objective: unknown key; it is loss.kind now"),
-        ({"loss": {"kind": "grpo"}}, "loss.kind = 'grpo': it is one of ppo_clip, gspo, cispo"),
+        ({"loss": {"kind": "grpo"}}, "loss.kind = 'grpo': it is one of ppo_clip, gspo, cispo, reinforce"),
         (
             {"loss": {"kind": "gspo", "aggregation": "token"}},
-            "loss.aggregation: unknown key of kind gspo; it belongs to kind ppo_clip or cispo",
+            "loss.aggregation: unknown key of kind gspo; it belongs to kind ppo_clip or cispo or reinforce",
         ),
         (
             {"optimizer": {"learning_rate": float("nan")}},

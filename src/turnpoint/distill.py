@@ -70,7 +70,7 @@ def open_teachers(
         engines=[],
     )
     teachers = {name: opening.open(name) for name in how.teachers}
-    teaching = Teaching(teachers=teachers, routing=routing, task=how.task, rest=opening.rest)
+    teaching = Teaching(teachers=teachers, routing=routing, task=how.task, clip=how.clip, rest=opening.rest)
     return Opened(teaching=teaching, notes=tuple(opening.notes))
 
 

@@ -38,7 +38,7 @@ def test_the_teacher_alone_is_approached(recipe: Path, other_folder: Path) -> No
     kl = figures(run, "teacher/kl")
     assert kl[0] > 2
     assert sum(kl[-5:]) < 0.8 * sum(kl[:5])
-    assert figures(run, "teacher/impossible") == [0.0] * 30
+    assert figures(run, "teacher/floored") == [0.0] * 30
 
 
 def test_the_task_and_a_teacher_teach_together_and_the_run_goes_on_bit_for_bit(
@@ -121,3 +121,29 @@ def test_what_cannot_teach_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         tp.train(tp.load_recipe(recipe, options))
+
+
+def test_a_teacher_alone_is_not_clipped_unless_asked(recipe: Path, other_folder: Path) -> None:
+    options = [f"distill.teachers.big.path={other_folder}", "distill.task=false"]
+    assert tp.load_recipe(recipe, options).loss.kind == "reinforce"
+    assert tp.load_recipe(recipe, [*options, "loss.kind=ppo_clip"]).loss.kind == "ppo_clip"
+    assert tp.load_recipe(recipe, options[:1]).loss.kind == "ppo_clip"
+
+
+def test_clip_and_discount_change_what_is_learnt(recipe: Path, other_folder: Path) -> None:
+    options = [f"distill.teachers.big.path={other_folder}", "distill.task=false", "training.steps=1"]
+    runs = {
+        name: tp.train(tp.load_recipe(recipe, [*options, f"name={name}", *more])).folder
+        for name, more in {
+            "plain": [],
+            "clipped": ["distill.clip=0.5"],
+            "later": ["distill.discount=0.9"],
+            "small": ["distill.coef=0.5"],
+        }.items()
+    }
+    norms = {name: figures(run, "grad_norm")[0] for name, run in runs.items()}
+    assert len(set(norms.values())) == 4
+    assert norms["small"] == pytest.approx(norms["plain"] / 2, rel=1e-4)
+    assert norms["clipped"] < norms["plain"]
+    assert figures(runs["clipped"], "teacher/clipped")[0] > 0.5
+    assert figures(runs["plain"], "teacher/clipped")[0] == 0

@@ -75,7 +75,7 @@ def test_a_student_that_is_its_own_teacher_differs_by_nothing() -> None:
         for segment in group.tree.segments
         if segment.logprobs is not None
     }
-    metrics = teacher_metrics([group], [own], ONE)
+    metrics = teacher_metrics([group], [own], ONE, clip=None)
     assert metrics["teacher/kl"].value == 0.0
     assert metrics["teacher/gap_p99"].value == 0.0
 
@@ -86,11 +86,13 @@ def test_the_figures_by_hand() -> None:
     assert first.logprobs is not None
     said = first.logprobs + np.linspace(-1, 1, len(first), dtype=np.float32)
     said[0] = -np.inf
-    metrics = teacher_metrics([group], [{first.id: TeacherTargets(logprobs=said, coef=1.0)}], ONE)
-    gaps = np.linspace(-1, 1, len(first))[1:]
-    assert metrics["teacher/kl"].value == pytest.approx(-gaps.mean(), abs=1e-6)
-    assert metrics["teacher/gap_p50"].value == pytest.approx(np.quantile(np.abs(gaps), 0.5), abs=1e-6)
+    metrics = teacher_metrics([group], [{first.id: TeacherTargets(logprobs=said, coef=1.0)}], ONE, clip=0.5)
+    gaps = np.linspace(-1, 1, len(first))
+    gaps[0] = -100 - first.logprobs[0]  # a teacher gives no less than that
+    assert metrics["teacher/kl"].value == pytest.approx(-gaps.mean(), abs=1e-5)
+    assert metrics["teacher/gap_p50"].value == pytest.approx(np.quantile(np.abs(gaps), 0.5), abs=1e-5)
+    assert metrics["teacher/clipped"].value == np.mean(np.abs(gaps) > 0.5)
     assert metrics["teacher/tokens"].value == len(first)
-    assert metrics["teacher/impossible"].value == 1
+    assert metrics["teacher/floored"].value == 1
     silent = sum(member.verdict.valid for member in group.members) - 1
     assert metrics["teacher/silent"].value == silent

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from turnpoint.config.learning import PpoClipLoss as PpoClipLoss
     from turnpoint.config.learning import ReferenceConfig as ReferenceConfig
     from turnpoint.config.learning import RefillConfig as RefillConfig
+    from turnpoint.config.learning import ReinforceLoss as ReinforceLoss
     from turnpoint.config.learning import RolloutConfig as RolloutConfig
     from turnpoint.config.learning import SamplingConfig as SamplingConfig
     from turnpoint.config.learning import SiblingAdvantageConfig as SiblingAdvantageConfig
@@ -130,6 +131,7 @@ __all__ = [
     "ReferenceConfig",
     "RefillConfig",
     "ReflectionSource",
+    "ReinforceLoss",
     "RolloutConfig",
     "RowFormat",
     "RuleConfig",
@@ -214,6 +216,7 @@ __getattr__, __dir__ = lazy(
         "Recipe": "base",
         "ReferenceConfig": "learning",
         "RefillConfig": "learning",
+        "ReinforceLoss": "learning",
         "RolloutConfig": "learning",
         "RowFormat": "asking",
         "RunConfig": "recipes",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 from pydantic import Field, model_validator
 
@@ -67,6 +67,16 @@ class RunConfig(Recipe):
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig | None = None
     trackers: TrackersConfig = TrackersConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_teacher_alone_is_not_clipped(cls, tree: Any) -> Any:
+        if isinstance(tree, dict) and "loss" not in tree:
+            keys = cast(dict[str, Any], tree)
+            how = keys.get("distill")
+            if isinstance(how, dict) and cast(dict[str, Any], how).get("task") is False:
+                return {**keys, "loss": {"kind": "reinforce"}}
+        return cast(Any, tree)
 
     @property
     def taught_only(self) -> bool:

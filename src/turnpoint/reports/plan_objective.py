@@ -12,6 +12,7 @@ from turnpoint.config import (
     OverlongMask,
     OverlongPenalty,
     PpoClipLoss,
+    ReinforceLoss,
     RunConfig,
     SiblingAdvantageConfig,
     SubtreeAdvantageConfig,
@@ -97,6 +98,8 @@ def _clip(loss: LossConfig) -> str:
             return f"PPO clip {bounds}" + (f", dual clip {dual:g}" if dual else "")
         case GspoLoss():
             return f"GSPO: one ratio per rollout, clip {bounds}"
+        case ReinforceLoss(cap=cap):
+            return f"no clip: importance weights of at most {cap:g}"
         case CispoLoss(clip_low=1.0):
             return f"CISPO: ratio as a weight, at most {1 + loss.clip_high:g}"
         case CispoLoss():

@@ -31,6 +31,7 @@ class Teaching:
     teachers: Mapping[str, Teacher]
     routing: Routing
     task: bool
+    clip: float | None = None  # on |d|, nats, for figures; it acts where the student's part is known
     rest: Callable[[], None] = lambda: None
 
     async def words(

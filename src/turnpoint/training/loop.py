@@ -89,7 +89,7 @@ class Loop:
         if self.teaching is not None:
             with clock.phase("teachers", sum(len(group.members) for group in collected.kept)) as phase:
                 words = await self.teaching.words(collected.kept, progress=phase.advance)
-            metrics |= teacher_metrics(collected.kept, words, self.teaching.routing)
+            metrics |= teacher_metrics(collected.kept, words, self.teaching.routing, clip=self.teaching.clip)
             credited = [
                 (group, self.teaching.join(credits, word))
                 for (group, credits), word in zip(credited, words, strict=True)
