@@ -6,7 +6,7 @@ import copy
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 
 import pytest
 from pydantic import BaseModel
