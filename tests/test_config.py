@@ -6,7 +6,7 @@ import copy
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 
 import pytest
 from pydantic import BaseModel
@@ -36,6 +36,7 @@ FULL: dict[str, Any] = {
     "loss": {"kind": "ppo_clip", "dual_clip": 3.0},
     "kl": {"coef": 0.1, "divergence": "forward", "reference": {"kind": "model", "path": "other"}},
     "correction": {"cap": 3.0},
+    "distill": {"teachers": {"big": {"path": "large", "coef": 0.5}}, "key": "expert", "clip": 5.0},
     "trackers": {"tensorboard": {}, "trackio": {}, "wandb": {"mode": "offline"}},
 }
 
@@ -80,17 +81,17 @@ def test_the_resolved_form_names_every_key() -> None:
     tree = parse_recipe(FULL).model_dump(mode="json")
     for key in all_keys():
         node: Any = tree
-        *sections, last = key.split(".")
+        *sections, last = key.replace("NAME", "big").split(".")
         for section in sections:
             node = node[section]
         mine = type_at(sections, parse_recipe(FULL)).model_fields
         assert (last in node) == (last in mine), key
 
 
-def type_at(names: list[str], recipe: BaseModel) -> type[BaseModel]:
+def type_at(names: list[str], recipe: Any) -> type[BaseModel]:
     for name in names:
-        recipe = getattr(recipe, name)
-    return type(recipe)
+        recipe = recipe["big"] if name == "big" else getattr(recipe, name)
+    return cast(type[BaseModel], type(recipe))
 
 
 def test_numbers_as_people_write_them_in_yaml(tmp_path: Path) -> None:
@@ -265,10 +266,10 @@ def test_truncated_sampling_is_refused_with_the_reason(key: str) -> None:
         ({"sampling": {"stop": ["a", 3]}}, "sampling.stop.1 = 3: Input should be a valid string"),
         ({"loss": {"clip_low": 1.5}}, "loss.clip_low = 1.5: Input should be less than or equal to 1"),
         ({"loss": {"objective": "gspo"}}, "loss.objective: unknown key; it is loss.kind now"),
-        ({"loss": {"kind": "grpo"}}, "loss.kind = 'grpo': it is one of ppo_clip, gspo, cispo"),
+        ({"loss": {"kind": "grpo"}}, "loss.kind = 'grpo': it is one of ppo_clip, gspo, cispo, reinforce"),
         (
             {"loss": {"kind": "gspo", "aggregation": "token"}},
-            "loss.aggregation: unknown key of kind gspo; it belongs to kind ppo_clip or cispo",
+            "loss.aggregation: unknown key of kind gspo; it belongs to kind ppo_clip or cispo or reinforce",
         ),
         (
             {"optimizer": {"learning_rate": float("nan")}},

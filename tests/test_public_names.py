@@ -36,7 +36,7 @@ FIXED = {
         "forward_kl": "*, student_logits, teacher_logits",
         "reverse_kl": "*, student_logits, teacher_logits",
         "jensen_shannon": "*, student_logits, teacher_logits, beta",
-        "reverse_kl_topk_hybrid": "*, student_logits, teacher_logits, sampled_ids, k",
+        "reverse_kl_topk_hybrid": "*, student_logits, teacher_logits, sampled_ids, k, weights=None",
     },
     "turnpoint.teachers": {
         "sampled_token_signal": "*, student_logprobs, teacher_logprobs, mask=None, clip=None",

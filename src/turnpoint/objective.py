@@ -16,6 +16,7 @@ from turnpoint.config import (
     OverlongMask,
     OverlongPenalty,
     PpoClipLoss,
+    ReinforceLoss,
     RunConfig,
     SiblingAdvantageConfig,
     StartReference,
@@ -34,7 +35,7 @@ from turnpoint.training import reference
 from turnpoint.training.memory import keep_freed_memory
 from turnpoint.training.prepare import Correction, Preparation
 from turnpoint.training.reference import FrozenReference, Law, Reference, trained_weights
-from turnpoint.training.step import Pull, Trainer
+from turnpoint.training.step import Pull, Signal, Trainer
 from turnpoint.types import Group
 
 
@@ -71,7 +72,7 @@ def make_loss(loss: LossConfig) -> Loss:
     match loss:
         case PpoClipLoss():
             clips = {"clip_low": loss.clip_low, "clip_high": loss.clip_high, "dual_clip": loss.dual_clip}
-        case GspoLoss() | CispoLoss():
+        case GspoLoss() | CispoLoss() | ReinforceLoss():
             clips = {"clip_low": loss.clip_low, "clip_high": loss.clip_high}
     return partial(policy_gradient_loss, objective=loss.kind, **clips)
 
@@ -84,6 +85,7 @@ def make_trainer(config: RunConfig, policy: Policy) -> Trainer:
         temperature=config.sampling.temperature,
         loss=make_loss(config.loss),
         pull=make_pull(config),
+        signal=make_signal(config),
         head_chunk_tokens=config.training.head_chunk_tokens,
         recompute=config.training.recompute,
         total_steps=config.training.steps * config.updates_per_step,
@@ -100,6 +102,7 @@ def build_trainer(
     total_steps: int,
     temperature: float = 1.0,
     pull: Pull | None = None,
+    signal: Signal | None = None,
 ) -> Trainer:
     """Returns a trainer of `decoder` that takes at most `total_steps` updates, as its schedule knows.
 
@@ -112,6 +115,7 @@ def build_trainer(
         temperature=temperature,
         loss=loss,
         pull=pull,
+        signal=signal or Signal(),
         head_chunk_tokens=head_chunk_tokens,
         recompute=recompute,
         learning_rate=optimizer.learning_rate,
@@ -127,6 +131,12 @@ def build_trainer(
 def make_pull(config: RunConfig) -> Pull | None:
     """Returns the KL term of the loss."""
     return None if config.kl is None else Pull(coef=config.kl.coef, divergence=config.kl.divergence)
+
+
+def make_signal(config: RunConfig) -> Signal:
+    """Returns what is made of a teacher's word."""
+    how = config.distill
+    return Signal() if how is None else Signal(clip=how.clip, discount=how.discount)
 
 
 def make_reference(config: RunConfig, policy: Policy) -> Reference | None:

@@ -27,7 +27,6 @@ from turnpoint.types import (
     Group,
     Insight,
     Message,
-    PathPiece,
     SegmentCredit,
     Task,
     TeacherTargets,
@@ -279,10 +278,10 @@ class Advantage(Protocol):
 
 @runtime_checkable
 class Teacher(Protocol):
-    """Gives its own probability of every sampled token."""
+    """Gives its own probability of every token that a rollout sampled. Raises EngineError when it cannot."""
 
-    async def targets(self, path: Sequence[PathPiece]) -> TeacherTargets:
-        """Returns targets for the last piece of `path`."""
+    async def targets(self, group: Group, member: int) -> Mapping[int, TeacherTargets]:
+        """Returns targets of each segment that `member` generated, by segment id; none: it has no word."""
         ...
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from turnpoint.losses import policy_gradient_loss
-from turnpoint.teachers import sampled_token_signal
+from turnpoint.metrics import merge_metrics, metric_values
+from turnpoint.teachers import sampled_token_signal, signal_metrics
 
 STUDENT = torch.tensor([0.78, 0.02, 0.20], dtype=torch.float64)
 TEACHER = torch.tensor([0.49, 0.49, 0.02], dtype=torch.float64)
@@ -74,3 +75,65 @@ def test_masked_positions_are_zero_whatever_stands_there(clip: float | None) -> 
 def test_any_shape() -> None:
     rows = sampled_token_signal(student_logprobs=torch.zeros(2, 3), teacher_logprobs=torch.ones(2, 3))
     assert rows.shape == (2, 3)
+
+
+# --- floor and metrics --------------------------------------------------------------------------
+
+
+def test_without_a_clip_the_impossible_is_a_hundred_nats() -> None:
+    student = torch.tensor([-1.0, -1.0, -math.inf, -math.inf])
+    teacher = torch.tensor([-math.inf, -250.0, -2.0, -math.inf])
+    signal = sampled_token_signal(student_logprobs=student, teacher_logprobs=teacher)
+    assert signal.tolist() == [-99.0, -99.0, 98.0, 0.0]
+
+
+def test_a_nan_is_not_hidden() -> None:
+    student = torch.tensor([-1.0, math.nan])
+    teacher = torch.tensor([math.nan, -1.0])
+    assert sampled_token_signal(student_logprobs=student, teacher_logprobs=teacher, clip=1.0).isnan().all()
+
+
+def test_metrics_by_hand() -> None:
+    metrics = signal_metrics(
+        student_logprobs=torch.tensor([-1.0, -1.0, -9.0, -1.0, math.nan]),
+        teacher_logprobs=torch.tensor([-1.5, -8.0, -1.0, -math.inf, math.nan]),
+        mask=torch.tensor([True, True, True, True, False]),
+        clip=5.0,
+    )
+    assert metric_values(metrics) == pytest.approx(
+        {
+            "signal_kl": (0.5 + 7.0 - 8.0 + 99.0) / 4,
+            "signal_clipped": 0.75,
+            "signal_floored": 1.0,
+            "signal_size_median": 7.5,
+            "signal_size_p99": 8.0 + 0.97 * 91.0,
+        }
+    )
+
+
+def test_metrics_of_parts_are_those_of_the_step() -> None:
+    student, teacher = torch.randn(20), torch.randn(20)
+    whole, first, second = (
+        signal_metrics(student_logprobs=student[part], teacher_logprobs=teacher[part], clip=1.0)
+        for part in (slice(None), slice(7), slice(7, None))
+    )
+    assert metric_values(merge_metrics([first, second])) == pytest.approx(metric_values(whole))
+
+
+def test_metrics_of_nothing_are_absent() -> None:
+    nothing = torch.zeros(3)
+    metrics = signal_metrics(
+        student_logprobs=nothing, teacher_logprobs=nothing, mask=torch.zeros(3, dtype=torch.bool)
+    )
+    assert metric_values(metrics) == {"signal_floored": 0.0}
+
+
+def test_the_mean_metric_is_the_reverse_kl() -> None:
+    gaps = [
+        signal_metrics(student_logprobs=STUDENT[[at]].log(), teacher_logprobs=TEACHER[[at]].log())
+        for at in range(3)
+    ]
+    expected = sum(
+        p * (metrics["signal_kl"].value or 0.0) for p, metrics in zip((0.78, 0.02, 0.2), gaps, strict=True)
+    )
+    assert expected == pytest.approx(0.759157, abs=1e-6)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from turnpoint.protocols import Root
-from turnpoint.types import FinishReason, Message, Task
+from turnpoint.types import FinishReason, Message, Task, Verdict
 
 CUT = " [... cut]"
 CUT_OFF = "The attempt was cut off at its length limit before it had ended."
@@ -26,10 +26,14 @@ def record(root: Root, *, most: int) -> str:
     A lone surrogate, as undecodable output of a program may hold, is no character for a tokenizer: it becomes
     a replacement character.
     """
-    verdict = root.verdict
+    return outcome(root.verdict, root.completion.finish, most=most)
+
+
+def outcome(verdict: Verdict, finish: FinishReason, *, most: int) -> str:
+    """As `record`, of a rollout with that verdict and end."""
     feedback = _characters(verdict.feedback.strip()) or f"The attempt earned a reward of {verdict.reward:g}."
     lines = [feedback if len(feedback) <= most else f"{feedback[:most]}{CUT}"]
-    if root.completion.finish is FinishReason.LENGTH:
+    if finish is FinishReason.LENGTH:
         lines.append(CUT_OFF)
     return "\n".join(lines)
 

@@ -16,6 +16,7 @@ from turnpoint.commands.past import Start, take_up
 from turnpoint.commands.saving import Saving
 from turnpoint.commands.session import Session
 from turnpoint.config import OverlongPenalty, RunConfig
+from turnpoint.distill import open_teachers
 from turnpoint.metrics import metric_values
 from turnpoint.objective import (
     make_advantage,
@@ -36,6 +37,7 @@ from turnpoint.reports.trackers import Trackers
 from turnpoint.rollout.evaluate import Evaluation
 from turnpoint.rollout.recorder import RolloutWriter
 from turnpoint.tasks import BatchOrder, Dataset, Fingerprint, TaskStream
+from turnpoint.teachers.teaching import Teaching
 from turnpoint.training.loop import Loop, publish
 from turnpoint.training.packing import pack_step
 from turnpoint.training.reference import Reference
@@ -105,6 +107,7 @@ class _Training:
         known = _fingerprints(problems, tasks, held_out)
         history = take_up(self.folder, start, config, model, known, self.session.terminal)
         self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks)))
+        teaching = self._teaching(problems, tasks, lengths)
         self.trackers.start()
         towards = make_reference(config, self.session.policy)  # of the model as it was before training
         branches = make_branches(config, self.session.policy)
@@ -136,7 +139,7 @@ class _Training:
                 way_on=f"; to go on: turnpoint train {self.folder.path}",
             ) as saving,
         ):
-            loop = self._loop(stream, trainer, towards, branches, recorder, saving)
+            loop = self._loop(stream, trainer, towards, branches, teaching, recorder, saving)
             for index in range(start.position.step, config.training.steps):
                 if how and _due(how.every, index):
                     await evaluations.at(index, f"after step {index}")
@@ -150,6 +153,24 @@ class _Training:
         )
         before, after = evaluations.by_step.get(0), evaluations.by_step.get(config.training.steps)
         return TrainResult(folder=self.folder.path, before=before, after=after)
+
+    def _teaching(self, problems: Problems, tasks: Dataset, lengths: Sequence[int]) -> Teaching | None:
+        """Opens the teachers, audited, before anything is spent."""
+        config, terminal = self.session.config, self.session.terminal
+        if config.distill is None:
+            return None
+        with terminal.phase("opening teachers"):
+            opened = open_teachers(
+                config,
+                config.distill,
+                self.session.policy,
+                tasks.tasks,
+                examples=problems.examples,
+                longest=max(lengths) + config.sampling.max_new_tokens,
+            )
+        for note in opened.notes:
+            terminal.line(note, "yellow")
+        return opened.teaching
 
     def _plan(
         self,
@@ -180,6 +201,7 @@ class _Training:
         trainer: Trainer,
         towards: Reference | None,
         branches: Branches | None,
+        teaching: Teaching | None,
         recorder: RolloutWriter,
         saving: Saving,
     ) -> Loop:
@@ -193,6 +215,7 @@ class _Training:
             gate=branches.gate if branches else None,
             refill=make_refill(config),
             advantage=make_advantage(config),
+            teaching=teaching,
             pack=partial(
                 pack_step,
                 max_tokens=training.micro_batch_tokens,
@@ -256,7 +279,8 @@ def _fingerprints(problems: Problems, train: Dataset, held_out: Dataset) -> dict
 
 def _beside_rewards(config: RunConfig) -> tuple[str, ...]:
     length = ("what length costs",) if isinstance(config.advantage.overlong, OverlongPenalty) else ()
-    return (*length, "the pull of the reference") if config.kl else length
+    pull = ("the pull of the reference",) if config.kl else ()
+    return (*length, *pull, *(("the teacher",) if config.distill else ()))
 
 
 def _due(every: int | None, done: int) -> bool:

@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     from turnpoint.config.branching import SourceConfig as SourceConfig
     from turnpoint.config.branching import StepsRuleConfig as StepsRuleConfig
     from turnpoint.config.branching import SurprisalRuleConfig as SurprisalRuleConfig
+    from turnpoint.config.distillation import DistillConfig as DistillConfig
+    from turnpoint.config.distillation import HindsightTeacher as HindsightTeacher
+    from turnpoint.config.distillation import ModelTeacher as ModelTeacher
+    from turnpoint.config.distillation import RunTeacher as RunTeacher
+    from turnpoint.config.distillation import TeacherConfig as TeacherConfig
     from turnpoint.config.learning import AdvantageConfig as AdvantageConfig
     from turnpoint.config.learning import Aggregation as Aggregation
     from turnpoint.config.learning import BaseReference as BaseReference
@@ -59,6 +64,7 @@ if TYPE_CHECKING:
     from turnpoint.config.learning import PpoClipLoss as PpoClipLoss
     from turnpoint.config.learning import ReferenceConfig as ReferenceConfig
     from turnpoint.config.learning import RefillConfig as RefillConfig
+    from turnpoint.config.learning import ReinforceLoss as ReinforceLoss
     from turnpoint.config.learning import RolloutConfig as RolloutConfig
     from turnpoint.config.learning import SamplingConfig as SamplingConfig
     from turnpoint.config.learning import SiblingAdvantageConfig as SiblingAdvantageConfig
@@ -90,6 +96,7 @@ __all__ = [
     "ChatPrompt",
     "CispoLoss",
     "CorrectionConfig",
+    "DistillConfig",
     "EngineConfig",
     "EntropyRuleConfig",
     "EvaluationConfig",
@@ -100,6 +107,7 @@ __all__ = [
     "GroupAdvantageConfig",
     "GspoLoss",
     "HindsightRuleConfig",
+    "HindsightTeacher",
     "HubTasks",
     "JsonlTasks",
     "KlConfig",
@@ -107,6 +115,7 @@ __all__ = [
     "MathVerifierConfig",
     "ModelConfig",
     "ModelReference",
+    "ModelTeacher",
     "NewAdapter",
     "OptimizerConfig",
     "OverlongConfig",
@@ -122,10 +131,12 @@ __all__ = [
     "ReferenceConfig",
     "RefillConfig",
     "ReflectionSource",
+    "ReinforceLoss",
     "RolloutConfig",
     "RowFormat",
     "RuleConfig",
     "RunConfig",
+    "RunTeacher",
     "SamplingConfig",
     "SavedAdapter",
     "SftConfig",
@@ -139,6 +150,7 @@ __all__ = [
     "SubtreeAdvantageConfig",
     "SurprisalRuleConfig",
     "TasksConfig",
+    "TeacherConfig",
     "TensorBoardConfig",
     "TrackersConfig",
     "TrackioConfig",
@@ -204,6 +216,7 @@ __getattr__, __dir__ = lazy(
         "Recipe": "base",
         "ReferenceConfig": "learning",
         "RefillConfig": "learning",
+        "ReinforceLoss": "learning",
         "RolloutConfig": "learning",
         "RowFormat": "asking",
         "RunConfig": "recipes",
@@ -220,6 +233,11 @@ __getattr__, __dir__ = lazy(
         "TrainingConfig": "learning",
         "VerifierConfig": "asking",
         "WandbConfig": "learning",
+        "DistillConfig": "distillation",
+        "HindsightTeacher": "distillation",
+        "ModelTeacher": "distillation",
+        "RunTeacher": "distillation",
+        "TeacherConfig": "distillation",
         "all_keys": "reading",
         "dump_recipe": "reading",
         "load_recipe": "reading",

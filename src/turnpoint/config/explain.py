@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import typing
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -23,12 +24,16 @@ def explain(details: Iterable[ErrorDetails], root: Section) -> Iterator[str]:
 
 
 def all_keys(root: Section, prefix: str = "") -> list[str]:
-    """Returns the dotted names of all keys that a `root` can hold, of every kind, without repetition."""
+    """Returns the dotted names of all keys that a `root` can hold, of every kind, without repetition.
+
+    NAME stands for what the recipe's author chooses.
+    """
     keys: list[str] = []
     for name, info in root.model_fields.items():
         keys.append(prefix + name)
+        chosen = "NAME." if _named(root, name) else ""
         for inner in _sections(info.annotation):
-            keys.extend(all_keys(inner, f"{prefix}{name}."))
+            keys.extend(all_keys(inner, f"{prefix}{name}.{chosen}"))
     return list(dict.fromkeys(keys))
 
 
@@ -59,27 +64,45 @@ def _line(detail: ErrorDetails, root: Section) -> str:
 
 def _locate(location: Sequence[int | str], root: Section) -> tuple[list[str], str | None]:
     """Returns the names of a place, and the kind that pydantic chose on the way and put among them."""
-    names, kind, choices = list[str](), None, [root]
+    names: list[str] = []
+    kind: str | None = None
+    choices: list[Section] = [root]
+    free = False  # whether the next name is one that the recipe's author chose
     for part in location:
-        if len(choices) > 1:
+        if free:
+            names.append(str(part))
+            free = False
+        elif len(choices) > 1:
             kind = str(part)
             choices = [section for section in choices if _kinds([section]) == [kind]]
         else:
             names.append(str(part))
+            free = any(_named(section, str(part)) for section in choices)
             choices = [inner for section in choices for inner in _inner(section, str(part))]
     return names, kind
 
 
 def _at(names: Sequence[str], root: Section) -> list[Section]:
     """Returns the sections of every kind that can stand at a place."""
-    choices = [root]
+    choices: list[Section] = [root]
+    free = False
     for name in names:
+        if free:
+            free = False
+            continue
+        free = any(_named(section, name) for section in choices)
         choices = [inner for section in choices for inner in _inner(section, name)]
     return choices
 
 
 def _inner(section: Section, name: str) -> list[Section]:
     return _sections(section.model_fields[name].annotation) if name in section.model_fields else []
+
+
+def _named(section: Section, name: str) -> bool:
+    """Says whether a field holds sections by names that the recipe's author chooses."""
+    field = section.model_fields.get(name)
+    return field is not None and typing.get_origin(field.annotation) is dict and bool(_inner(section, name))
 
 
 def _sections(annotation: Any) -> list[Section]:

@@ -171,10 +171,31 @@ class CispoLoss(Recipe):
     aggregation: Aggregation = "token"
 
 
+class ReinforceLoss(Recipe):
+    """The policy gradient with truncated importance weights and no clip: what tokens a teacher sends far away
+    are not silenced. The default where a teacher alone says what tokens deserve."""
+
+    kind: Literal["reinforce"]
+    cap: Annotated[PositiveFloat, Field(ge=1)] = 2.0
+    """The largest weight of a token, now / when it was sampled."""
+    aggregation: Aggregation = "token"
+
+    @property
+    def clip_low(self) -> float:
+        """There is no lower bound."""
+        return 1.0
+
+    @property
+    def clip_high(self) -> float:
+        """The cap, as other kinds write it."""
+        return self.cap - 1
+
+
 LossConfig: TypeAlias = Annotated[
     Annotated[PpoClipLoss, Tag("ppo_clip")]
     | Annotated[GspoLoss, Tag("gspo")]
-    | Annotated[CispoLoss, Tag("cispo")],
+    | Annotated[CispoLoss, Tag("cispo")]
+    | Annotated[ReinforceLoss, Tag("reinforce")],
     Discriminator(kind_or("ppo_clip")),
 ]
 

@@ -109,11 +109,12 @@ def _check_switch(
 def _section(kind: type[Recipe], tree: Mapping[str, Any], sections: Sequence[str]) -> Recipe | None:
     """Returns a section of a whole recipe; None when that is not valid, which it will say itself."""
     try:
-        part = kind.model_validate(tree)
+        part: Any = kind.model_validate(tree)
     except ValidationError:
         return None
     for name in sections:
-        part = getattr(part, name)
+        if part is not None:
+            part = cast(dict[str, Any], part).get(name) if isinstance(part, dict) else getattr(part, name)
     return part
 
 

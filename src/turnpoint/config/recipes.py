@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 from pydantic import Field, model_validator
 
@@ -18,6 +18,7 @@ from turnpoint.config.asking import (
 )
 from turnpoint.config.base import FilePath, NonNegativeInt, PositiveFloat, PositiveInt, Recipe
 from turnpoint.config.branching import HindsightRuleConfig
+from turnpoint.config.distillation import DistillConfig
 from turnpoint.config.learning import (
     AdvantageConfig,
     CorrectionConfig,
@@ -61,10 +62,26 @@ class RunConfig(Recipe):
     loss: LossConfig = PpoClipLoss()
     kl: KlConfig | None = None
     correction: CorrectionConfig | None = None
+    distill: DistillConfig | None = None
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig | None = None
     trackers: TrackersConfig = TrackersConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_teacher_alone_is_not_clipped(cls, tree: Any) -> Any:
+        if isinstance(tree, dict) and "loss" not in tree:
+            keys = cast(dict[str, Any], tree)
+            how = keys.get("distill")
+            if isinstance(how, dict) and cast(dict[str, Any], how).get("task") is False:
+                return {**keys, "loss": {"kind": "reinforce"}}
+        return cast(Any, tree)
+
+    @property
+    def taught_only(self) -> bool:
+        """Whether a teacher alone says what tokens deserve, and rewards are only looked at."""
+        return self.distill is not None and not self.distill.task
 
     @property
     def updates_per_step(self) -> int:
@@ -79,7 +96,7 @@ class RunConfig(Recipe):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> RunConfig:
-        if self.rollout.samples_per_prompt == 1:
+        if self.rollout.samples_per_prompt == 1 and not self.taught_only:
             raise ValueError(
                 "rollout.samples_per_prompt = 1: a group of one has no baseline to be compared with and "
                 "every advantage is 0; use 2 or more"
@@ -108,6 +125,7 @@ class RunConfig(Recipe):
         self._branching_fits()
         self._overlong_fits()
         self._reference_fits()
+        self._teachers_fit()
         return self
 
     def _branching_fits(self) -> None:
@@ -152,6 +170,21 @@ class RunConfig(Recipe):
             raise ValueError(
                 f"advantage.overlong.buffer_tokens = {overlong.buffer_tokens} is more than "
                 f"sampling.max_new_tokens = {limit}"
+            )
+
+    def _teachers_fit(self) -> None:
+        how = self.distill
+        if how is None:
+            return
+        if how.key is None and len(how.teachers) > 1:
+            raise ValueError(
+                f"distill.teachers has {len(how.teachers)}, {', '.join(how.teachers)}: say by distill.key "
+                f"which column of a problem names its teacher"
+            )
+        if self.taught_only and self.rollout.refill is not None:
+            raise ValueError(
+                "rollout.refill replaces groups whose rewards are equal, and with distill.task = false "
+                "rewards teach nothing; take one of them out"
             )
 
     def _reference_fits(self) -> None:

@@ -10,7 +10,7 @@ import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ from turnpoint.errors import EngineError, WeightSyncError
 from turnpoint.models.decoder import Decoder
 from turnpoint.protocols import Capabilities, Completion, GenerateRequest, ScoreRequest, Scores
 from turnpoint.types import TokenIds
+
+_T = TypeVar("_T")
 
 
 class TorchEngine:
@@ -123,15 +125,22 @@ class TorchEngine:
                 f"{in_flight} requests are in flight at version {self._version}; "
                 f"wait for them before loading version {version}"
             )
+        return self._changed(lambda: copy_weights(self._decoder.model, state), version)
+
+    def forget(self) -> None:
+        """Drops all that was computed, requests in flight too; what follows is rounded as at the start."""
+        self._changed(lambda: None, self._version)
+
+    def _changed(self, change: Callable[[], _T], version: int) -> _T:
         with ExitStack() as stopped:
             for lane in self._lanes:  # a step may still run for requests that were cancelled
                 stopped.enter_context(lane.computing)
-            checksum = copy_weights(self._decoder.model, state)
+            changed = change()
             self._version = version
             self._homes.clear()
             for lane in self._lanes:
                 lane.renew(version)
-        return checksum
+        return changed
 
     async def close(self) -> None:
         """Fails what is in flight and ends threads and processes; safe to call twice."""

@@ -1,4 +1,4 @@
-"""The policy gradient: a weighted sum over tokens of one of three surrogates.
+"""The policy gradient: a weighted sum over tokens of one of four surrogates.
 
     rho_t = p(y_t) / p_old(y_t)
     loss  = - sum_t w_t surrogate_t / denominator
@@ -7,8 +7,13 @@
     ppo_clip   min(rho A, clip(rho, 1 - low, 1 + high) A)      low 0.2, high 0.28   ppo_clip.py
     gspo       the same with one ratio for a whole sequence    low 3e-4, high 4e-4  gspo.py
     cispo      sg(clip(rho, 1 - low, 1 + high)) A log p        none, high 0.28      cispo.py
+    reinforce  sg(min(rho, 1 + high)) A log p                  high 1.0             cispo.py
 
-At the first update on a batch rho is 1 and all three have the gradient of A log p.
+At the first update on a batch rho is 1 and all four have the gradient of A log p. `reinforce` is the policy
+gradient with truncated importance weights and nothing else (cispo without its lower bound, at the cap of
+`truncated_weights`): for advantages that say where each token should go, such as a teacher's signal alone,
+where a clip would silence just the tokens that are furthest off. With `old_logprobs` of the behaviour
+policy it is the whole off-policy correction in one ratio.
 """
 
 from __future__ import annotations
@@ -25,7 +30,12 @@ from turnpoint.losses.ppo_clip import ppo_clip
 from turnpoint.losses.reductions import reduce_tokens
 from turnpoint.metrics import Max, Mean, Metric
 
-_DEFAULT_CLIPS = {"ppo_clip": (0.2, 0.28), "gspo": (3e-4, 4e-4), "cispo": (1.0, 0.28)}
+_DEFAULT_CLIPS = {
+    "ppo_clip": (0.2, 0.28),
+    "gspo": (3e-4, 4e-4),
+    "cispo": (1.0, 0.28),
+    "reinforce": (1.0, 1.0),
+}
 
 
 def policy_gradient_loss(
@@ -56,9 +66,9 @@ def policy_gradient_loss(
     one update per batch rho is 1 and all bounds are inert. No KL term (`kl_loss`) and no entropy bonus.
 
     Metrics: `clip_fraction` of tokens on which a bound acted at a non-zero advantage (it took the gradient
-    of a token, under gspo of a sequence; under cispo it capped the weight); over the tokens' own ratios
-    `ratio_mean`, `ratio_deviation` (the largest |rho - 1|) and `approx_kl` of p_old to p (mean of
-    rho - 1 - log rho, nats).
+    of a token, under gspo of a sequence; under cispo and reinforce it capped the weight); over the tokens'
+    own ratios `ratio_mean`, `ratio_deviation` (the largest |rho - 1|) and `approx_kl` of p_old to p (mean
+    of rho - 1 - log rho, nats).
 
     Raises ValueError for an unknown objective, an impossible bound, gspo without sequence ids, or a
     denominator that is negative, not finite, or 0 although tokens train.
@@ -76,7 +86,7 @@ def policy_gradient_loss(
             surrogate, bound = gspo(
                 **common, mask=mask, sequence_ids=sequence_ids, log_low=log_low, log_high=log_high
             )
-        case "cispo":
+        case "cispo" | "reinforce":
             surrogate, bound = cispo(logprobs=logprobs, **common, log_low=log_low, log_high=log_high)
         case _:
             surrogate, bound = ppo_clip(**common, log_low=log_low, log_high=log_high, log_dual=log_dual)
@@ -109,6 +119,8 @@ def _log_bounds(
     high = default_high if high is None else high
     if not 0 < low <= 1 or not high > 0:
         raise ValueError(f"clips need 0 < low <= 1 and high > 0, got low {low} and high {high}")
+    if objective == "reinforce" and low != 1:
+        raise ValueError(f"clip_low = {low} is a bound of cispo; reinforce has none below")
     if dual is not None and objective != "ppo_clip":
         raise ValueError(f"dual_clip = {dual} is a bound of ppo_clip; {objective} has none like it")
     if dual is not None and not dual > 1 + high:

@@ -6,14 +6,17 @@ from turnpoint.config import (
     CispoLoss,
     GroupAdvantageConfig,
     GspoLoss,
+    HindsightTeacher,
     LossConfig,
     ModelReference,
     OverlongMask,
     OverlongPenalty,
     PpoClipLoss,
+    ReinforceLoss,
     RunConfig,
     SiblingAdvantageConfig,
     SubtreeAdvantageConfig,
+    TeacherConfig,
 )
 from turnpoint.reports.text import number, plural, visible
 
@@ -33,12 +36,40 @@ def objective_lines(config: RunConfig) -> list[str]:
     mean = _AGGREGATIONS.get(config.loss.aggregation, fixed)
     return [
         f"advantage = {_advantage(config)}; temperature {config.sampling.temperature:g}",
+        *_teachers(config),
         f"{_clip(config.loss)}; loss = {mean}; {_kl(config)}",
         _updates(config),
     ]
 
 
+def _teachers(config: RunConfig) -> list[str]:
+    if (how := config.distill) is None:
+        return []
+    bound = f", |d| at most {how.clip:g} nats" if how.clip else ""
+    later = f", later ones discounted by {how.discount:g}" if how.discount else ""
+    coefs = {name: how.coef if it.coef is None else it.coef for name, it in how.teachers.items()}
+    names = ", ".join(f"{name} ({_teacher(how.teachers[name])}, coef {coefs[name]:g})" for name in coefs)
+    chosen = f", chosen by column {how.key!r}" if how.key else ""
+    return [f"d = log p_teacher - log p_policy of each token{bound}{later}; {names}{chosen}"]
+
+
+def _teacher(teacher: TeacherConfig) -> str:
+    match teacher:
+        case HindsightTeacher(source="feedback"):
+            return "the policy, told the record"
+        case HindsightTeacher():
+            return "the policy, told a solution"
+        case _:
+            return visible(str(teacher.path))
+
+
 def _advantage(config: RunConfig) -> str:
+    if config.taught_only:
+        return "coef * d alone, rewards are only looked at"
+    return _task_advantage(config) + (" + coef * d" if config.distill else "")
+
+
+def _task_advantage(config: RunConfig) -> str:
     reward = "reward" + _overlong(config)
     match config.advantage:
         case GroupAdvantageConfig(baseline=baseline, scale=scale):
@@ -67,6 +98,8 @@ def _clip(loss: LossConfig) -> str:
             return f"PPO clip {bounds}" + (f", dual clip {dual:g}" if dual else "")
         case GspoLoss():
             return f"GSPO: one ratio per rollout, clip {bounds}"
+        case ReinforceLoss(cap=cap):
+            return f"no clip: importance weights of at most {cap:g}"
         case CispoLoss(clip_low=1.0):
             return f"CISPO: ratio as a weight, at most {1 + loss.clip_high:g}"
         case CispoLoss():

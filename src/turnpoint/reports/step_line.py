@@ -10,6 +10,7 @@ from turnpoint.reports.branching_metrics import EXAMINATION_SHARE, REFLECT, SCOR
 from turnpoint.reports.rollout_metrics import SLOWEST_VERIFY
 from turnpoint.reports.step import StepReport
 from turnpoint.reports.text import cut, number, percent
+from turnpoint.teachers.metrics import KL
 
 LEGEND = (
     "reward: mean of valid rollouts; solved: share with reward >= 1; signal: groups whose rewards differ, "
@@ -49,6 +50,8 @@ def _fields(report: StepReport, steps: int | None) -> Iterator[str]:
         yield f"{seconds} summed over roots, {percent(values[EXAMINATION_SHARE])} of their time"
     if "entropy" in values:
         yield f"entropy {values['entropy']:5.3f}"
+    if KL in values:
+        yield f"kl to teacher {values[KL]:.4f}"
     if "kl" in values:
         yield f"kl {number(values['kl'])}"
     if "grad_norm" in values:

@@ -30,11 +30,14 @@ from turnpoint.rollout.recorder import RolloutWriter
 from turnpoint.rollout.refill import Collected, Refill, collect_step
 from turnpoint.rollout.rollouter import Rollouter
 from turnpoint.tasks.order import TaskStream
+from turnpoint.teachers.metrics import teacher_metrics
+from turnpoint.teachers.teaching import Teaching
 from turnpoint.training.packing import PackedStep
 from turnpoint.training.step import Trainer
 from turnpoint.types import Group, SegmentCredit
 
-Pack = Callable[[Sequence[tuple[Group, Sequence[SegmentCredit]]]], PackedStep]
+Credited = tuple[Group, Sequence[SegmentCredit]]
+Pack = Callable[[Sequence[Credited]], PackedStep]
 Prepare = Callable[[PackedStep], tuple[PackedStep, Metrics]]
 
 
@@ -47,6 +50,7 @@ class Loop:
     refill: Refill | None
     gate: Gate | None  # of reflections
     advantage: Advantage
+    teaching: Teaching | None
     pack: Pack
     prepare: Prepare
     epochs: int
@@ -81,8 +85,17 @@ class Loop:
         if self.gate is not None and agreed is not None:
             self.gate.observe([agreed])
         metrics = dict(self._refilled(collected))
+        credited = [(group, self.advantage.credit(group)) for group in collected.kept]
+        if self.teaching is not None:
+            with clock.phase("teachers", sum(len(group.members) for group in collected.kept)) as phase:
+                words = await self.teaching.words(collected.kept, progress=phase.advance)
+            metrics |= teacher_metrics(collected.kept, words, self.teaching.routing, clip=self.teaching.clip)
+            credited = [
+                (group, self.teaching.join(credits, word))
+                for (group, credits), word in zip(credited, words, strict=True)
+            ]
         with clock.phase("training") as phase:
-            metrics |= self._learn(collected.kept, phase)
+            metrics |= self._learn(credited, phase)
         self.learned(index + 1)
         with clock.phase("weights"):
             publish(self.trainer, self.receiver, version=index + 1)
@@ -111,12 +124,9 @@ class Loop:
             )
         return collected.metrics()
 
-    def _learn(self, groups: Sequence[Group], phase: Phase) -> Metrics:
+    def _learn(self, credited: Sequence[Credited], phase: Phase) -> Metrics:
         """Goes `epochs` times through the batch, one update per mini-batch."""
-        packs = [
-            self.pack([(group, self.advantage.credit(group)) for group in part])
-            for part in _parts(groups, self.mini_batches)
-        ]
+        packs = [self.pack(part) for part in _parts(credited, self.mini_batches)]
         phase.expect(self.epochs * sum(len(packed.trees) for packed in packs))
         prepared = [self.prepare(packed) for packed in packs]
         metrics = [found for _, found in prepared]
@@ -133,7 +143,7 @@ class Loop:
         return merge_metrics(metrics)
 
 
-def _parts(groups: Sequence[Group], count: int) -> list[Sequence[Group]]:
+def _parts(groups: Sequence[Credited], count: int) -> list[Sequence[Credited]]:
     """Cuts `groups` into `count` runs whose lengths differ by one at most."""
     bounds = [len(groups) * part // count for part in range(count + 1)]
     return [groups[start:stop] for start, stop in itertools.pairwise(bounds)]

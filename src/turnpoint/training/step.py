@@ -16,6 +16,7 @@ from turnpoint.losses.policy_gradient import policy_gradient_loss
 from turnpoint.metrics import Mean, Metric, Metrics, Sum, merge_metrics
 from turnpoint.models.decoder import Decoder
 from turnpoint.protocols import Loss
+from turnpoint.teachers.discount import discounted_signal
 from turnpoint.teachers.signal import sampled_token_signal
 from turnpoint.training.forward import tree_logprobs
 from turnpoint.training.optimizer import MasterAdamW
@@ -34,6 +35,14 @@ class Pull:
 
     coef: float
     divergence: str  # reverse | forward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """What is made of a teacher's word: `clip` bounds |d| in nats, `discount` see `discounted_signal`."""
+
+    clip: float | None = None
+    discount: float = 0.0
 
 
 class Trainer:
@@ -56,6 +65,7 @@ class Trainer:
         temperature: float = 1.0,
         loss: Loss = policy_gradient_loss,
         pull: Pull | None = None,
+        signal: Signal = Signal(),
         head_chunk_tokens: int = 128,
         recompute: bool = False,
         betas: tuple[float, float] = (0.9, 0.95),
@@ -68,6 +78,7 @@ class Trainer:
         self._decoder = decoder
         self._loss = loss
         self._pull = pull
+        self._signal = signal
         self._temperature = temperature
         self._chunk = head_chunk_tokens
         self.recomputed = recomputable(decoder) if recompute else []  # layers
@@ -151,7 +162,13 @@ class Trainer:
     def _tree_loss(self, tree: PackedTree, logprobs: Tensor, denominator: float) -> tuple[Tensor, Metrics]:
         taught = tree.teacher_coef != 0
         signal = sampled_token_signal(
-            student_logprobs=logprobs, teacher_logprobs=tree.teacher_logprobs, mask=taught
+            student_logprobs=logprobs,
+            teacher_logprobs=tree.teacher_logprobs,
+            mask=taught,
+            clip=self._signal.clip,
+        )
+        signal = discounted_signal(
+            signal, discount=self._signal.discount, sequence_ids=tree.sequence_ids, mask=taught
         )
         mask = torch.ones_like(taught)  # what does not train was never packed
         loss, metrics = self._loss(

@@ -1,0 +1,86 @@
+"""What a recipe says about teachers (on-policy distillation)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Discriminator, Field, Tag
+
+from turnpoint.config.base import (
+    FilePath,
+    Name,
+    Number,
+    PositiveFloat,
+    PositiveInt,
+    Recipe,
+    kind_or,
+)
+
+
+class _TeacherBase(Recipe):
+    """What every teacher has."""
+
+    coef: Annotated[PositiveFloat, Field(le=1e6)] | None = None
+    """Advantage for each nat that the teacher gives a token more than the policy does; null: distill.coef."""
+
+
+class ModelTeacher(_TeacherBase):
+    """Another model, whose ids mean the same: a larger one, an expert, or the policy as the run began."""
+
+    kind: Literal["model"] = "model"
+    path: Name
+    """A folder, a hub name or the embedded model."""
+    template: Literal["same", "any"] = "same"
+    """same: refused unless its chat template renders a problem of the run as the policy's does; any: it is
+    shown what the policy is shown, whatever it was trained on."""
+
+
+class RunTeacher(_TeacherBase):
+    """The latest checkpoint of another run: what an earlier stage learnt."""
+
+    kind: Literal["run"]
+    path: FilePath
+    """Its folder."""
+    template: Literal["same", "any"] = "same"
+    """As for a model."""
+
+
+class HindsightTeacher(_TeacherBase):
+    """The policy itself, told how the rollout turned out, or a rollout that earned its reward."""
+
+    kind: Literal["hindsight"]
+    source: Literal["feedback", "sibling"] = "feedback"
+    """feedback: the verifier's record. sibling: the first other rollout of the group that earned its reward;
+    where there is none, nothing is said."""
+    feedback_characters: PositiveInt = 2000
+    """Feedback beyond is cut off."""
+
+
+TeacherConfig: TypeAlias = Annotated[
+    Annotated[ModelTeacher, Tag("model")]
+    | Annotated[RunTeacher, Tag("run")]
+    | Annotated[HindsightTeacher, Tag("hindsight")],
+    Discriminator(kind_or("model")),
+]
+
+
+class DistillConfig(Recipe):
+    """On-policy distillation: a teacher's probability of every sampled token, as an advantage per token.
+
+    A = A_task + coef * d, d = log p_teacher - log p_policy, with the policy as it is while it learns.
+    """
+
+    teachers: Annotated[dict[Name, TeacherConfig], Field(min_length=1)]
+    """By name."""
+    key: Name | None = None
+    """The column that names a problem's teacher; null: there is one for all."""
+    coef: Annotated[PositiveFloat, Field(le=1e6)] = 1.0
+    """Advantage for each nat."""
+    task: bool = True
+    """Whether the task's own advantages count, too; false: the teacher alone decides."""
+    clip: PositiveFloat | None = None
+    """Bounds |d|, nats; what it cuts is counted."""
+    discount: Annotated[float, Number, Field(ge=0, le=1)] = 0.0
+    """0: a token answers for its own d, which follows the gradient of the divergence at each visited prefix.
+    1: for all d that follow it in the rollout, too, which is the gradient of the divergence of whole
+    rollouts, with more noise. Between: later ones count less."""

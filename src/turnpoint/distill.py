@@ -1,0 +1,194 @@
+"""From a recipe to teachers: opened, audited against the policy, and who has which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turnpoint.assemble import Policy, make_renderer, open_model
+from turnpoint.branching import texts
+from turnpoint.config import (
+    DistillConfig,
+    HindsightTeacher,
+    ModelConfig,
+    ModelTeacher,
+    RunConfig,
+    RunTeacher,
+    load_run_recipe,
+)
+from turnpoint.engine.engine import TorchEngine
+from turnpoint.engine.weights import weights_checksum
+from turnpoint.errors import ModelError
+from turnpoint.models.loading import LoadedModel
+from turnpoint.protocols import Renderer, Teacher
+from turnpoint.teachers.audit import Reader, check_context, check_rendering, check_vocabulary
+from turnpoint.teachers.routing import Routing
+from turnpoint.teachers.scoring import ScoringTeacher
+from turnpoint.teachers.teaching import Teaching
+from turnpoint.training.checkpoint import load_latest
+from turnpoint.types import Group, Task, TokenIds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """Teachers of a run, and what there is to say about them."""
+
+    teaching: Teaching
+    notes: tuple[str, ...]
+
+
+def open_teachers(
+    config: RunConfig,
+    how: DistillConfig,
+    policy: Policy,
+    tasks: Sequence[Task],
+    *,
+    examples: Sequence[tuple[str, str]],
+    longest: int,
+) -> Opened:
+    """Returns the teachers of `how`, which is what `config` says of them.
+
+    `tasks`: those that are trained on; `longest`: tokens of the longest prompt with its rollout. Raises
+    DataError for a task without a teacher, and ModelError for a teacher that cannot be opened or does not
+    read the policy's tokens as the policy does.
+    """
+    routing = Routing(names=tuple(how.teachers), key=how.key)
+    routing.check(tasks)
+    opening = _Opening(
+        config=config,
+        how=how,
+        policy=policy,
+        examples=examples,
+        task=tasks[0],
+        longest=longest,
+        notes=[],
+        engines=[],
+    )
+    teachers = {name: opening.open(name) for name in how.teachers}
+    teaching = Teaching(teachers=teachers, routing=routing, task=how.task, clip=how.clip, rest=opening.rest)
+    return Opened(teaching=teaching, notes=tuple(opening.notes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opening:
+    config: RunConfig
+    how: DistillConfig
+    policy: Policy
+    examples: Sequence[tuple[str, str]]
+    task: Task
+    longest: int
+    notes: list[str]
+    engines: list[TorchEngine]  # around teachers' own weights
+
+    def rest(self) -> None:
+        """Empties caches, so that a run that goes on from here rounds as one that never stopped."""
+        for engine in self.engines:
+            engine.forget()
+
+    def open(self, name: str) -> Teacher:
+        teacher = self.how.teachers[name]
+        match teacher:
+            case HindsightTeacher():
+                engine, told = self.policy.engine, told_of(teacher, self.policy.renderer)
+            case ModelTeacher():
+                base = ModelConfig(path=teacher.path, device=self.config.model.device, dtype=self._dtype)
+                model = open_model(base, seed=self.config.seed)
+                engine, told = self._audited(name, model, template=teacher.template), None
+            case RunTeacher():
+                model = open_run(teacher.path, device=self.config.model.device, dtype=self._dtype)
+                engine, told = self._audited(name, model, template=teacher.template), None
+        return ScoringTeacher(
+            name=name,
+            engine=engine,
+            coef=self.how.coef if teacher.coef is None else teacher.coef,
+            temperature=self.config.sampling.temperature,
+            told=told,
+        )
+
+    @property
+    def _dtype(self) -> Any:
+        return self.policy.model.dtype
+
+    def _audited(self, name: str, model: LoadedModel, *, template: str) -> TorchEngine:
+        student, teacher = reader_of("the policy", self.policy.model), reader_of(f"teacher {name}", model)
+        check_vocabulary(student, teacher)
+        check_context(teacher, longest=self.longest)
+        if template == "same":
+            mine = self.policy.renderer.prompt(self.task.messages)
+            theirs = make_renderer(self.config.prompt, model, self.examples).prompt(self.task.messages)
+            words = [self.policy.model.tokenizer.decode([token]) for token in mine.tolist()]
+            check_rendering(teacher, student_ids=mine, teacher_ids=theirs, words=words)
+        if _weights(model) == _weights(self.policy.model):
+            self.notes.append(
+                f"teacher {name} has the weights that the policy starts with: it says nothing until they part"
+            )
+        engine = TorchEngine(
+            model.decoder,
+            decode=self.policy.renderer.text,
+            context_length=model.context_length,
+            max_step_tokens=self.config.engine.max_step_tokens,
+            cache_tokens=self.config.engine.cache_tokens,
+        )
+        self.engines.append(engine)
+        return engine
+
+
+def told_of(teacher: HindsightTeacher, renderer: Renderer) -> Callable[[Group, int], TokenIds | None]:
+    """Returns what gives the prompt under which the policy judges its own rollout."""
+
+    def told(group: Group, member: int) -> TokenIds | None:
+        if teacher.source == "feedback":
+            who = group.members[member]
+            outcome = texts.outcome(who.verdict, who.finish, most=teacher.feedback_characters)
+            return _under(group, texts.hindsight(outcome))
+        solved = [it.text for index, it in enumerate(group.members) if index != member and it.verdict.passed]
+        return _under(group, texts.solved_hindsight(solved[0])) if solved else None
+
+    def _under(group: Group, hindsight: str) -> TokenIds:
+        return renderer.prompt(group.task.messages, hindsight=hindsight)
+
+    return told
+
+
+def open_run(run: Path, *, device: str, dtype: Any) -> LoadedModel:
+    """Returns the model of a run folder, of `train` or `sft`, with the weights of its latest checkpoint.
+
+    Raises RunFolderError and ModelError in one line when there is none that can be read.
+    """
+    recipe = load_run_recipe(run / "recipe.yaml")
+    model = open_model(recipe.model.model_copy(update={"device": device, "dtype": dtype}), seed=recipe.seed)
+    found = load_latest(run / "checkpoints", skipped=lambda line: None)
+    if found is None:
+        raise ModelError(f"{run} has no complete checkpoint to teach from; train it first")
+    _take_weights(model, found[1].state, run)
+    return model
+
+
+@torch.no_grad()
+def _take_weights(model: LoadedModel, state: Mapping[str, Tensor], run: Path) -> None:
+    for name, weight in model.decoder.model.named_parameters():
+        if weight.requires_grad:
+            master = state.get(f"master.{name}")
+            if master is None or master.shape != weight.shape:
+                raise ModelError(f"{run}: its checkpoint does not hold {name} of its own model")
+            weight.copy_(master)
+
+
+def reader_of(name: str, model: LoadedModel) -> Reader:
+    """Returns what `model` takes ids for."""
+    tokenizer = model.tokenizer
+    return Reader(
+        name=f"{name} ({model.source})",
+        vocabulary=tokenizer.get_vocab(),
+        special_ids=frozenset(tokenizer.all_special_ids),
+        context_length=model.context_length,
+    )
+
+
+def _weights(model: LoadedModel) -> str:
+    return weights_checksum(dict(model.decoder.model.named_parameters()))
