@@ -16,6 +16,7 @@ from turnpoint.config.learning import (
     CispoLoss,
     GroupAdvantageConfig,
     GspoLoss,
+    LossConfig,
     OverlongPenalty,
     PpoClipLoss,
     RefillConfig,
@@ -30,7 +31,7 @@ _STD = GroupAdvantageConfig(scale="std")
 class Arm:
     """One algorithm."""
 
-    loss: PpoClipLoss | GspoLoss | CispoLoss
+    loss: LossConfig
     advantage: AdvantageConfig = _STD
     refill: RefillConfig | None = None
     others: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
