@@ -47,11 +47,6 @@ Spent: TypeAlias = tuple[float, float]  # seconds, processor seconds of this pro
 Arm: TypeAlias = Callable[[int, list[TokenIds], int], int]  # round, prompts, new tokens -> tokens sampled
 
 
-def unread(ids: TokenIds) -> str:
-    """Returns no text: nobody reads it."""
-    return ""
-
-
 def load(path: str) -> Any:
     """Returns the model in bfloat16."""
     return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
@@ -60,7 +55,7 @@ def load(path: str) -> Any:
 def ours(path: str, samples: int, *, workers: int = 1) -> Arm:
     """Returns the arm of `TorchEngine` with so many processes."""
     decoder = Decoder(model := load(path), vocab_size=model.config.vocab_size)
-    engine = TorchEngine(decoder, decode=unread, context_length=2048, workers=workers)
+    engine = TorchEngine(decoder, decode=str, context_length=2048, workers=workers)  # nobody reads its text
 
     async def serve(number: int, prompts: list[TokenIds], new_tokens: int) -> int:
         requests = [

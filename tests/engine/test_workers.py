@@ -168,6 +168,14 @@ def test_what_cannot_travel_is_one_clear_line() -> None:
         TorchEngine(tiny_decoder(), decode=lambda ids: "", context_length=CONTEXT, workers=2)
 
 
+def test_what_the_script_itself_defines_cannot_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refuses, "__module__", "__main__")
+    with pytest.raises(
+        EngineError, match="refuses is defined in the script itself, .* into a module of its own"
+    ):
+        TorchEngine(tiny_decoder(), decode=refuses, context_length=CONTEXT, workers=2)
+
+
 def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(
@@ -213,3 +221,17 @@ def test_weights_that_are_shared_are_the_same_memory_and_stay_tied() -> None:
     tied = decoder.model.get_output_embeddings().weight is decoder.model.get_input_embeddings().weight
     assert tied == (twin.head.weight is twin.model.get_input_embeddings().weight)
     assert len(shared.dump(decoder)) < sum(weight.nbytes for weight in parameters)
+
+
+def test_weights_are_shared_by_a_file_without_a_name_where_memory_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(name: str) -> int:
+        raise OSError("not implemented")
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    decoder = tiny_decoder()
+    shared = SharedWeights(decoder.model)
+    twin = load_shared(shared.dump(decoder), shared.descriptor)
+    for ours, theirs in zip(decoder.model.parameters(), twin.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)

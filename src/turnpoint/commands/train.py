@@ -103,8 +103,7 @@ class _Training:
         held_out, _, _ = (
             await self.session.usable(problems.evaluation) if how else (problems.evaluation, [], [])
         )
-        model = self.session.policy.model
-        known = _fingerprints(problems, tasks, held_out)
+        known, model = _fingerprints(problems, tasks, held_out), self.session.policy.model
         history = take_up(self.folder, start, config, model, known, self.session.terminal)
         self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks)))
         teaching = self._teaching(problems, tasks, lengths)

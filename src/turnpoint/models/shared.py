@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -74,6 +75,11 @@ class _Pickler(pickle.Pickler):
         self._numbers = numbers
 
     def persistent_id(self, obj: Any) -> int | None:
+        if isinstance(obj, FunctionType | type) and obj.__module__ == "__main__":
+            raise pickle.PicklingError(
+                f"{obj.__qualname__} is defined in the script itself, which another process has not got; put it "
+                f"into a module of its own"
+            )
         return self._numbers.get(id(obj)) if isinstance(obj, nn.Parameter) else None
 
 
@@ -88,13 +94,21 @@ class _Unpickler(pickle.Unpickler):
 
 def _memory(size: int) -> int:
     """Returns a descriptor of `size` bytes of memory, or of a file without a name."""
-    if sys.platform == "linux":
-        descriptor = os.memfd_create("turnpoint-weights")  # not bound by the size of /dev/shm
-    else:
+    descriptor = _anonymous()
+    if descriptor is None:
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
     os.ftruncate(descriptor, size)
     return descriptor
+
+
+def _anonymous() -> int | None:
+    if sys.platform != "linux":
+        return None
+    try:
+        return os.memfd_create("turnpoint-weights")  # not bound by the size of /dev/shm
+    except OSError:  # a kernel, or what stands in for one, that has none
+        return None
 
 
 def _map(descriptor: int) -> Tensor:
