@@ -171,7 +171,7 @@ def test_what_cannot_travel_is_one_clear_line() -> None:
 def test_what_the_script_itself_defines_cannot_travel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refuses, "__module__", "__main__")
     with pytest.raises(
-        EngineError, match="refuses is defined in the script itself, .* into a module of its own"
+        EngineError, match=r"refuses is defined in the script itself, .* into a module of its own"
     ):
         TorchEngine(tiny_decoder(), decode=refuses, context_length=CONTEXT, workers=2)
 

@@ -77,8 +77,8 @@ class _Pickler(pickle.Pickler):
     def persistent_id(self, obj: Any) -> int | None:
         if isinstance(obj, FunctionType | type) and obj.__module__ == "__main__":
             raise pickle.PicklingError(
-                f"{obj.__qualname__} is defined in the script itself, which another process has not got; put it "
-                f"into a module of its own"
+                f"{obj.__qualname__} is defined in the script itself, which another process has not got; "
+                f"put it into a module of its own"
             )
         return self._numbers.get(id(obj)) if isinstance(obj, nn.Parameter) else None
 
