@@ -20,6 +20,7 @@ from turnpoint.losses import (
     reverse_kl_topk_hybrid_gathered,
 )
 from turnpoint.losses.reductions import reduce_tokens
+from turnpoint.models.heads import linear_head
 from turnpoint.teachers import discounted_signal, sampled_token_signal
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -199,7 +200,11 @@ def test_heads_of_decoders(kind: str) -> None:
         "sampled_ids": torch.randint(student.vocab_size, (9,), generator=draws),
     }
     values = chunked_distillation(
-        KINDS[kind], student_head=student.logits, teacher_head=teacher.logits, **given_tokens, chunk=4
+        KINDS[kind],
+        student_head=linear_head(student),
+        teacher_head=linear_head(teacher),
+        **given_tokens,
+        chunk=4,
     )
     whole = KINDS[kind](
         student_logits=student.logits(given_tokens["student_hidden"]),
