@@ -1,11 +1,12 @@
 """Reverse KL over a whole vocabulary: what chunks from hidden states take, against whole logits.
 
-    python -m benchmarks.opd_memory [--tokens 4096] [--ids 49152] [--width 576] [--chunk 128]
+    python -m benchmarks.opd_memory [--tokens 4096] [--ids 49152] [--width 576] [--chunk 64]
 
 Both forms compute the same loss, one value per token, and its gradient by the student's hidden states and
 head, from the same random weights, each in a process of its own. `peak_mb` is how far the process's resident
 memory rose above what the weights and hidden states take (VmHWM after it was reset, less VmRSS), gradients
-included. Whole logits go through the same function, which keeps one slope per token for the backward pass;
+included; glibc is told to give blocks above a megabyte back at once (MALLOC_MMAP_THRESHOLD_, unless it is
+set), since the holes it keeps otherwise are no part of what either form needs. Whole logits go through the same function, which keeps one slope per token for the backward pass;
 `textbook` leaves the sum over the vocabulary to autograd, as is common. Prints one JSON line per form and
 one with ratios and how far values and gradients are apart.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,7 +63,7 @@ class Found:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    for name, value in [("tokens", 4096), ("ids", 49152), ("width", 576), ("chunk", 128)]:
+    for name, value in [("tokens", 4096), ("ids", 49152), ("width", 576), ("chunk", 64)]:
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--forms", nargs="+", choices=list(FORMS), default=["whole", "chunked"])
@@ -99,6 +101,7 @@ def compared(ours: Found, other: Found) -> dict[str, float]:
 
 def alone(form: str, size: Size, threads: int) -> Found:
     """Returns what `form` does in a fresh process, so that no other allocation shows in its peak."""
+    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**20))  # read when the process starts
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(measure, (form, size, threads))
 

@@ -111,20 +111,30 @@ class _Chunked(torch.autograd.Function):
             for it, want in zip((hidden, weight, bias), wanted, strict=True)
         )
         for part in ctx.parts:
-            scores = _product(hidden[part], weight, bias).requires_grad_()
-            with torch.enable_grad():
-                values: Tensor = ctx.values(scores.clone(), part)  # finish may write into what it is given
-            slope = torch.autograd.grad(values, scores, grad[part])[0]
-            del scores, values
+            rows = hidden[part].detach().requires_grad_()
+            slope, of_rows = _slopes(ctx.values, part, rows, weight, bias, grad[part])
             if of_hidden is not None:
-                of_hidden[part] = slope @ weight
+                of_hidden[part] = of_rows
             if of_weight is not None:
-                _add_product(of_weight, slope.T, hidden[part])
+                _add_product(of_weight, slope.T, rows)
             if of_bias is not None:
                 of_bias += slope.sum(0)
         sums = (of_hidden, of_weight, of_bias)
         found = [None if it is None else it.to(weight.dtype) for it in sums]
         return None, None, *found
+
+
+def _slopes(
+    values: _Values, part: slice, rows: Tensor, weight: Tensor, bias: Tensor | None, grad: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Returns the gradients of the scores, as they were before `finish` wrote into them, and of `rows`."""
+    slopes: list[Tensor] = []
+    with torch.enable_grad():
+        scores = _product(rows, weight.detach(), None if bias is None else bias.detach())
+        scores.register_hook(slopes.append)
+        found = values(scores, part)
+    of_rows = torch.autograd.grad(found, rows, grad)[0]
+    return slopes[0], of_rows
 
 
 def _parts(length: int, chunk: int) -> list[slice]:
