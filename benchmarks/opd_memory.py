@@ -5,10 +5,11 @@
 Both forms compute the same loss, one value per token, and its gradient by the student's hidden states and
 head, from the same random weights, each in a process of its own. `peak_mb` is how far the process's resident
 memory rose above what the weights and hidden states take (VmHWM after it was reset, less VmRSS), gradients
-included; glibc is told to give blocks above a megabyte back at once (MALLOC_MMAP_THRESHOLD_, unless it is
-set), since the holes it keeps otherwise are no part of what either form needs. Whole logits go through the same function, which keeps one slope per token for the backward pass;
-`textbook` leaves the sum over the vocabulary to autograd, as is common. Prints one JSON line per form and
-one with ratios and how far values and gradients are apart.
+included. glibc is told to give blocks above a megabyte back at once (MALLOC_MMAP_THRESHOLD_, unless it is
+set): the holes it keeps otherwise are no part of what either form needs. Whole logits go through the same
+function, which keeps one slope per token for the backward pass; `textbook` leaves the sum over the vocabulary
+to autograd, as is common. Prints one JSON line per form and one with ratios and how far values and gradients
+are apart.
 """
 
 from __future__ import annotations

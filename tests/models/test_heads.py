@@ -14,9 +14,11 @@ from turnpoint.models.heads import linear_head
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_gives_the_logits_of_the_decoder(architecture: str) -> None:
     decoder = tiny_decoder(architecture)
+    decoder.vocab_size -= 3  # as if the last rows were padding
     hidden = torch.randn(5, decoder.head.weight.shape[1])
     head = linear_head(decoder)
     assert torch.equal(head(hidden), decoder.logits(hidden))
+    assert head(hidden)[:, -3:].isneginf().all()
     assert head.weight is decoder.head.weight
 
 
