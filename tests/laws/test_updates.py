@@ -38,7 +38,12 @@ from turnpoint.training.step import Pull
 from turnpoint.types import Group, SegmentCredit, float_array
 
 TEMPERATURE, LONGEST = 0.8, 30
-CLIPS = {"ppo_clip": (0.05, 0.08), "gspo": (0.07, 0.1), "cispo": (0.1, 0.08)}  # narrow: many are outside
+CLIPS = {  # narrow: many are outside
+    "ppo_clip": (0.05, 0.08),
+    "gspo": (0.07, 0.1),
+    "cispo": (0.1, 0.08),
+    "reinforce": (1.0, 0.08),
+}
 CAP, COEF, DUAL = 1.2, 0.3, 1.5
 
 
@@ -62,7 +67,7 @@ class Case:
 CASES = [
     Case(objective, aggregation, level, divergence)
     for (objective, shift), (index, aggregation) in itertools.product(
-        zip(CLIPS, range(3), strict=True), enumerate(["token", "sequence", "constant"])
+        zip(CLIPS, range(len(CLIPS)), strict=True), enumerate(["token", "sequence", "constant"])
     )
     for level, divergence in [
         (
@@ -172,7 +177,7 @@ def equations(case: Case, items: Sequence[Item], *, now: Any, start: Any, refere
 def _surrogate(case: Case, logprob: Tensor, old: float, mean: float, advantage: float) -> Tensor:
     low, high = CLIPS[case.objective]
     ratio = (logprob - old).exp()
-    if case.objective == "cispo":
+    if case.objective in ("cispo", "reinforce"):
         return ratio.detach().clamp(1 - low, 1 + high) * advantage * logprob
     if case.objective == "gspo":
         ratio = math.exp(mean) * (logprob - logprob.detach()).exp()

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import inspect
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.losses.toys import KINDS
-from turnpoint.losses import chunked_distillation, reverse_kl
+from turnpoint.losses import LinearHead, chunked_distillation, reverse_kl
 
 N, D, E, V = 11, 5, 3, 17
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def head(width: int, ids: int = V, *, seed: int) -> nn.Linear:
-    layer = nn.Linear(width, ids, dtype=torch.float64)
+def head(width: int, ids: int = V, *, seed: int) -> LinearHead:
     draws = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in layer.parameters():
-            weight.copy_(torch.randn(weight.shape, generator=draws, dtype=torch.float64))
-    return layer
+    weight, bias = (
+        torch.randn(shape, generator=draws, dtype=torch.float64) for shape in [(ids, width), (ids,)]
+    )
+    return LinearHead(weight.requires_grad_(), bias.requires_grad_(), finish=softcap)
+
+
+def softcap(scores: Tensor) -> Tensor:
+    return 4.0 * torch.tanh(scores / 4.0)
 
 
 def bed(n: int = N) -> dict[str, Any]:
@@ -40,8 +44,13 @@ def bed(n: int = N) -> dict[str, Any]:
     }
 
 
+def weights_of(side: LinearHead) -> list[Tensor]:
+    assert side.bias is not None
+    return [side.weight, side.bias]
+
+
 def trained(given: dict[str, Any]) -> list[Tensor]:
-    return [given["student_hidden"], *given["student_head"].parameters()]
+    return [given["student_hidden"], *weights_of(given["student_head"])]
 
 
 def whole(kind: str, given: dict[str, Any], temperature: float = 1.0) -> Tensor:
@@ -75,9 +84,9 @@ def test_nothing_flows_to_the_teacher(kind: str) -> None:
     given = bed()
     chunked_distillation(KINDS[kind], **given, chunk=4).sum().backward()
     assert given["student_hidden"].grad is not None
-    assert all(weight.grad is not None for weight in given["student_head"].parameters())
+    assert all(weight.grad is not None for weight in weights_of(given["student_head"]))
     assert given["teacher_hidden"].grad is None
-    assert all(weight.grad is None for weight in given["teacher_head"].parameters())
+    assert all(weight.grad is None for weight in weights_of(given["teacher_head"]))
 
 
 class Largest(TorchDispatchMode):
@@ -107,8 +116,8 @@ def test_no_row_of_logits_outlives_its_chunk() -> None:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             values = chunked_distillation(reverse_kl, **given, chunk=16)
         values.sum().backward()
-    assert kept <= 200 * (D + E)
-    assert largest.numel <= max(16 * V, 200 * (D + E)) < 200 * V
+    assert kept == 200 * D + V * (D + 1)  # the student's hidden states and head themselves
+    assert largest.numel <= max(16 * V, 200 * D) < 200 * V
 
 
 def without_rows(given: dict[str, Any]) -> dict[str, Any]:
@@ -122,9 +131,10 @@ def test_heads_padded_differently_meet_on_the_ids_of_the_tokenizer(kind: str) ->
     hidden: Tensor = given["student_hidden"]
     slope = torch.autograd.grad(expected.sum(), hidden)[0]
     for name, width, extra, seed in [("student_head", D, 3, 1), ("teacher_head", E, 8, 2)]:
-        padded, plain = head(width, V + extra, seed=seed + 10), given[name]
-        with torch.no_grad():  # rows that training never touched hold anything
-            padded.weight[:V], padded.bias[:V] = plain.weight, plain.bias
+        padded = head(width, V + extra, seed=seed + 10)  # rows that training never touched hold anything
+        with torch.no_grad():
+            for longer, plain in zip(weights_of(padded), weights_of(given[name]), strict=True):
+                longer[:V] = plain
         given[name] = padded
     values = chunked_distillation(KINDS[kind], **given, chunk=4, vocab_size=V)
     torch.testing.assert_close(values, expected)
@@ -135,19 +145,19 @@ def test_heads_padded_differently_meet_on_the_ids_of_the_tokenizer(kind: str) ->
 
 def test_a_head_that_masks_its_padding_in_place_can_be_used() -> None:
     given = without_rows(bed())
+    for side in ("student_head", "teacher_head"):
+        weight, bias = weights_of(given[side])
+        given[side] = LinearHead(weight, bias)
     expected = chunked_distillation(reverse_kl, **given, chunk=4, vocab_size=V - 2)
     slopes = torch.autograd.grad(expected.sum(), trained(given))
 
-    def masked(layer: nn.Linear) -> Any:
-        def logits(hidden: Tensor) -> Tensor:
-            scores = layer(hidden)
-            scores[:, V - 2 :] = -math.inf
-            return scores
+    def masked(scores: Tensor) -> Tensor:
+        scores[:, V - 2 :] = -math.inf
+        return scores
 
-        return logits
-
-    heads = {name: masked(given[name]) for name in ("student_head", "teacher_head")}
-    values = chunked_distillation(reverse_kl, **{**given, **heads}, chunk=4)
+    for side in ("student_head", "teacher_head"):
+        given[side] = replace(given[side], finish=masked)
+    values = chunked_distillation(reverse_kl, **given, chunk=4)
     torch.testing.assert_close(values, expected)
     torch.testing.assert_close(torch.autograd.grad(values.sum(), trained(given)), slopes)
 
@@ -159,6 +169,59 @@ def test_a_student_that_is_its_teacher_stands_still() -> None:
     assert torch.equal(values, torch.zeros_like(values))
     for gradient in torch.autograd.grad(values.sum(), trained(given)):
         assert torch.equal(gradient, torch.zeros_like(gradient))
+
+
+@pytest.mark.parametrize("trains", ["hidden", "weight"])
+def test_what_is_frozen_costs_no_gradient(trains: str) -> None:
+    """A policy with an adapter keeps its head as it is; a head alone may be trained too."""
+    given = without_rows(bed())
+    expected = torch.autograd.grad(
+        chunked_distillation(reverse_kl, **given, chunk=4).sum(), trained(given)[trains == "weight"]
+    )
+    for tensor in trained(given):
+        tensor.requires_grad_(False)
+    leaf = trained(given)[trains == "weight"].requires_grad_()
+    chunked_distillation(reverse_kl, **given, chunk=4).sum().backward()
+    torch.testing.assert_close(leaf.grad, expected[0])
+    assert [tensor.grad is not None for tensor in trained(given)].count(True) == 1
+
+
+def test_a_merged_head_hands_its_gradient_on() -> None:
+    given = without_rows(bed())
+    low, high = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in [(V, 2), (2, D)])
+    plain = given["student_head"]
+    given["student_head"] = replace(plain, weight=plain.weight.detach() + low @ high)
+    chunked_distillation(reverse_kl, **given, chunk=4).sum().backward(retain_graph=True)
+    logits = given["student_head"](given["student_hidden"])
+    whole_loss = reverse_kl(
+        student_logits=logits, teacher_logits=given["teacher_head"](given["teacher_hidden"])
+    ).sum()
+    for factor, expected in zip((low, high), torch.autograd.grad(whole_loss, (low, high)), strict=True):
+        torch.testing.assert_close(factor.grad, expected)
+
+
+def test_a_half_precision_head_is_added_up_in_float32() -> None:
+    given = without_rows(bed(512))
+    exact = chunked_distillation(reverse_kl, **given, chunk=512).sum()
+    head_weight: Tensor = given["student_head"].weight
+    truth = torch.autograd.grad(exact, head_weight)[0]
+    for side in ("student", "teacher"):
+        given[f"{side}_hidden"] = given[f"{side}_hidden"].detach().bfloat16().requires_grad_()
+        weight, bias = (it.detach().bfloat16().requires_grad_() for it in weights_of(given[f"{side}_head"]))
+        given[f"{side}_head"] = LinearHead(weight, bias, finish=lambda scores: softcap(scores.float()))
+    values = chunked_distillation(reverse_kl, **given, chunk=1)
+    values.sum().backward()
+    found = given["student_head"].weight.grad
+    assert (values.dtype, found.dtype) == (torch.float32, torch.bfloat16)
+    assert (found.double() - truth).norm() < 0.02 * truth.norm()
+
+
+def test_no_tokens_at_all() -> None:
+    given = without_rows(bed(0))
+    values = chunked_distillation(reverse_kl, **given, chunk=4)
+    values.sum().backward()
+    assert values.shape == (0,)
+    assert all(not tensor.grad.any() for tensor in trained(given) if tensor.grad is not None)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""CISPO: the clipped ratio is a constant weight of log p, and no token loses its gradient."""
+"""CISPO and reinforce: the bounded ratio is a constant weight of log p, and no token loses its gradient."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.losses.tokens import Tokens, batch, policy_loss, value_and_gradient
+from turnpoint.losses import truncated_weights
 
 cispo = policy_loss(objective="cispo")
 
@@ -70,3 +71,29 @@ def test_a_ratio_beyond_floats_is_bounded() -> None:
     tokens = {n: t.detach().float() if t.is_floating_point() else t for n, t in single(1e4, 1.0).items()}
     tokens["logprobs"].requires_grad_()
     assert value_and_gradient(cispo, tokens, 1.0)[1].item() == pytest.approx(-1.28)
+
+
+@pytest.mark.parametrize(("ratio", "weight"), [(1.9, 1.9), (2.1, 2.0), (99.0, 2.0), (0.01, 0.01)])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_reinforce_weighs_by_the_ratio_truncated_as_importance_weights_are(
+    ratio: float, weight: float, advantage: float
+) -> None:
+    tokens, reinforce = single(math.log(ratio), advantage), policy_loss(objective="reinforce")
+    value, gradient = value_and_gradient(reinforce, tokens, 1.0)
+    weights, metrics = truncated_weights(
+        old_logprobs=tokens["logprobs"],
+        behaviour_logprobs=tokens["old_logprobs"],
+        mask=tokens["mask"],
+    )
+    assert gradient.item() == pytest.approx(-weight * advantage)
+    assert weights.item() == pytest.approx(weight)
+    assert value.item() == pytest.approx(-weight * advantage * float(tokens["logprobs"].detach()))
+    share = reinforce(tokens, 1.0)[1]["clip_fraction"].value
+    assert share == metrics["correction_truncated"].value == float(weight != ratio)
+
+
+def test_reinforce_is_cispo_at_its_own_cap() -> None:
+    tokens = batch(40)
+    wide = policy_loss(objective="cispo", clip_high=3.0)
+    tight = policy_loss(objective="reinforce", clip_high=3.0)
+    torch.testing.assert_close(value_and_gradient(tight, tokens), value_and_gradient(wide, tokens))

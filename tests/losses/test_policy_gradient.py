@@ -15,7 +15,7 @@ from turnpoint.losses import policy_gradient_loss
 from turnpoint.metrics import metric_values
 from turnpoint.protocols import Loss
 
-OBJECTIVES = ("ppo_clip", "gspo", "cispo")
+OBJECTIVES = ("ppo_clip", "gspo", "cispo", "reinforce")
 ppo_clip = policy_loss()
 
 
@@ -186,10 +186,15 @@ def test_refuses_a_dual_clip_inside_the_clip(dual_clip: float) -> None:
         policy_loss(dual_clip=dual_clip)(batch(3), 1.0)
 
 
-@pytest.mark.parametrize("objective", ["gspo", "cispo"])
+@pytest.mark.parametrize("objective", ["gspo", "cispo", "reinforce"])
 def test_only_ppo_clip_has_a_dual_clip(objective: str) -> None:
     with pytest.raises(ValueError, match=rf"dual_clip = 3\.0 is a bound of ppo_clip; {objective}"):
         policy_loss(objective=objective, dual_clip=3.0)(batch(3), 1.0)
+
+
+def test_reinforce_has_no_bound_below() -> None:
+    with pytest.raises(ValueError, match=r"clip_low = 0\.2 is a bound of cispo; reinforce has none below"):
+        policy_loss(objective="reinforce", clip_low=0.2)(batch(3), 1.0)
 
 
 def test_is_a_loss_for_the_trainer() -> None:

@@ -55,6 +55,7 @@ LOSSES: dict[str, LossOf] = {
     "dual clip": policy_loss(dual_clip=1.4),
     "gspo": policy_loss(objective="gspo", clip_low=0.05, clip_high=0.05),
     "cispo": policy_loss(objective="cispo", clip_low=0.3),
+    "reinforce": policy_loss(objective="reinforce"),
     "reverse KL": partial(called, kl_loss),
     "forward KL": partial(called, kl_loss, divergence="forward"),
     "cross-entropy": partial(called, cross_entropy_loss),

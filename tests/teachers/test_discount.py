@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ def test_equals_the_loop(lengths: list[int], seed: int, discount: float) -> None
     ids = ids[torch.randperm(len(ids), generator=draws)] * 5 - 3
     signal = torch.randn(len(ids), generator=draws, dtype=torch.float64)
     mask = torch.rand(len(ids), generator=draws) > 0.3
-    expected, later = [0.0] * len(ids), dict.fromkeys(set(ids.tolist()), 0.0)
+    expected, later = [0.0] * len(ids), defaultdict[int, float](float)
     for t in reversed(range(len(ids))):
         if mask[t]:
             own = int(ids[t])

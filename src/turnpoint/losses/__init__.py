@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from turnpoint._lazy import lazy
 
 if TYPE_CHECKING:
+    from turnpoint.losses.chunked import LinearHead as LinearHead
     from turnpoint.losses.chunked import chunked_distillation as chunked_distillation
     from turnpoint.losses.correction import truncated_weights as truncated_weights
     from turnpoint.losses.cross_entropy import cross_entropy_loss as cross_entropy_loss
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DistillationLoss",
+    "LinearHead",
     "chunked_distillation",
     "cross_entropy_loss",
     "distillation_loss",
@@ -45,6 +47,7 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "DistillationLoss": "distillation",
+        "LinearHead": "chunked",
         "chunked_distillation": "chunked",
         "cross_entropy_loss": "cross_entropy",
         "distillation_loss": "distillation",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from turnpoint.models.export import export_adapter as export_adapter
     from turnpoint.models.export import export_model as export_model
     from turnpoint.models.gguf import convert_gguf as convert_gguf
+    from turnpoint.models.heads import linear_head as linear_head
     from turnpoint.models.loading import LoadedModel as LoadedModel
     from turnpoint.models.loading import load_model as load_model
     from turnpoint.models.renderer import ChatRenderer as ChatRenderer
@@ -32,6 +33,7 @@ __all__ = [
     "export_adapter",
     "export_model",
     "fetch_embedded",
+    "linear_head",
     "load_adapter",
     "load_model",
     "merged_state",
@@ -50,6 +52,7 @@ __getattr__, __dir__ = lazy(
         "export_adapter": "export",
         "export_model": "export",
         "fetch_embedded": "embedded",
+        "linear_head": "heads",
         "load_adapter": "adapter",
         "load_model": "loading",
         "merged_state": "adapter",
