@@ -10,7 +10,9 @@ updates a step. One JSON line is printed of the teacher, and per arm and seed on
     grpo       16 problems x 16 samples a step, rewards alone
     opd        16 x 4, the teacher alone: no reward teaches, no group is compared
     opd_clip   the same with |d| of at most 2 nats
-    opd_later  the same with each token answering for what follows it, too (discount 0.9)
+    opd_full   the whole law of the teacher: KL(policy || teacher) at each prefix, over all tokens
+    opd_topk   the same, exact on the policy's 4 likeliest tokens and sampled outside
+    opd_later  the same as opd with each token answering for what follows it, too (discount 0.9)
     task_opd   16 x 4, rewards and teacher
 """
 
@@ -41,8 +43,10 @@ def arms() -> Mapping[str, Arm]:
     return {
         "grpo": OBJECTIVES["grpo"],
         "opd": taught(),
-        "opd_clip": taught(clip=2.0),
-        "opd_later": taught(discount=0.9),
+        "opd_clip": taught(loss={"clip": 2.0}),
+        "opd_full": taught(loss={"kind": "reverse_kl"}),
+        "opd_topk": taught(loss={"kind": "reverse_kl_topk_hybrid", "k": 4}),
+        "opd_later": taught(loss={"discount": 0.9}),
         "task_opd": Arm(loss=PpoClipLoss(), advantage=GroupAdvantageConfig(), others=both),
     }
 

@@ -36,7 +36,7 @@ FULL: dict[str, Any] = {
     "loss": {"kind": "ppo_clip", "dual_clip": 3.0},
     "kl": {"coef": 0.1, "divergence": "forward", "reference": {"kind": "model", "path": "other"}},
     "correction": {"cap": 3.0},
-    "distill": {"teachers": {"big": {"path": "large", "coef": 0.5}}, "key": "expert", "clip": 5.0},
+    "distill": {"teachers": {"big": {"path": "large", "coef": 0.5}}, "key": "expert", "loss": {"clip": 5.0}},
     "trackers": {"tensorboard": {}, "trackio": {}, "wandb": {"mode": "offline"}},
 }
 

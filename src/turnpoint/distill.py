@@ -19,11 +19,13 @@ from turnpoint.config import (
     ModelTeacher,
     RunConfig,
     RunTeacher,
+    SampledLoss,
     load_run_recipe,
 )
 from turnpoint.engine.engine import TorchEngine
 from turnpoint.engine.weights import weights_checksum
 from turnpoint.errors import ModelError
+from turnpoint.models.decoder import Decoder
 from turnpoint.models.loading import LoadedModel
 from turnpoint.protocols import Renderer, Teacher
 from turnpoint.teachers.audit import Reader, check_context, check_rendering, check_vocabulary
@@ -39,6 +41,7 @@ class Opened:
     """Teachers of a run, and what there is to say about them."""
 
     teaching: Teaching
+    decoders: Mapping[str, Decoder]  # of teachers whose whole law is in this process
     notes: tuple[str, ...]
 
 
@@ -68,10 +71,12 @@ def open_teachers(
         longest=longest,
         notes=[],
         engines=[],
+        decoders={},
     )
     teachers = {name: opening.open(name) for name in how.teachers}
-    teaching = Teaching(teachers=teachers, routing=routing, task=how.task, clip=how.clip, rest=opening.rest)
-    return Opened(teaching=teaching, notes=tuple(opening.notes))
+    clip = how.loss.clip if isinstance(how.loss, SampledLoss) else None
+    teaching = Teaching(teachers=teachers, routing=routing, task=how.task, clip=clip, rest=opening.rest)
+    return Opened(teaching=teaching, decoders=opening.decoders, notes=tuple(opening.notes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,7 @@ class _Opening:
     longest: int
     notes: list[str]
     engines: list[TorchEngine]  # around teachers' own weights
+    decoders: dict[str, Decoder]
 
     def rest(self) -> None:
         """Empties caches, so that a run that goes on from here rounds as one that never stopped."""
@@ -135,6 +141,7 @@ class _Opening:
             cache_tokens=self.config.engine.cache_tokens,
         )
         self.engines.append(engine)
+        self.decoders[name] = model.decoder
         return engine
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from turnpoint.assemble import Policy
@@ -10,6 +11,8 @@ from turnpoint.config import (
     CispoLoss,
     GroupAdvantageConfig,
     GspoLoss,
+    HybridLoss,
+    JensenShannonLoss,
     LossConfig,
     ModelReference,
     OptimizerConfig,
@@ -18,6 +21,7 @@ from turnpoint.config import (
     PpoClipLoss,
     ReinforceLoss,
     RunConfig,
+    SampledLoss,
     SiblingAdvantageConfig,
     StartReference,
     SubtreeAdvantageConfig,
@@ -25,7 +29,7 @@ from turnpoint.config import (
 from turnpoint.credit import GroupAdvantage, SiblingAdvantage, SubtreeAdvantage
 from turnpoint.credit.overlong import MaskTruncated, Overlong, SoftPenalty
 from turnpoint.errors import ModelError
-from turnpoint.losses import policy_gradient_loss
+from turnpoint.losses import distillation_loss, policy_gradient_loss
 from turnpoint.models.adapter import base_state
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.loading import LoadedModel, load_model
@@ -36,6 +40,7 @@ from turnpoint.training.memory import keep_freed_memory
 from turnpoint.training.prepare import Correction, Preparation
 from turnpoint.training.reference import FrozenReference, Law, Reference, trained_weights
 from turnpoint.training.step import Pull, Signal, Trainer
+from turnpoint.training.vocabulary import VocabularyTeacher
 from turnpoint.types import Group
 
 
@@ -77,8 +82,13 @@ def make_loss(loss: LossConfig) -> Loss:
     return partial(policy_gradient_loss, objective=loss.kind, **clips)
 
 
-def make_trainer(config: RunConfig, policy: Policy) -> Trainer:
-    """Returns the trainer of `policy`; it trains the weights that the engine samples with, in place."""
+def make_trainer(
+    config: RunConfig, policy: Policy, *, teachers: Mapping[str, Decoder] | None = None
+) -> Trainer:
+    """Returns the trainer of `policy`; it trains the weights that the engine samples with, in place.
+
+    `teachers`: those whose whole law is there, if the recipe learns from one.
+    """
     return build_trainer(
         policy.model.decoder,
         config.optimizer,
@@ -86,6 +96,7 @@ def make_trainer(config: RunConfig, policy: Policy) -> Trainer:
         loss=make_loss(config.loss),
         pull=make_pull(config),
         signal=make_signal(config),
+        vocabulary=_vocabulary(config, teachers or {}),
         head_chunk_tokens=config.training.head_chunk_tokens,
         recompute=config.training.recompute,
         total_steps=config.training.steps * config.updates_per_step,
@@ -103,6 +114,7 @@ def build_trainer(
     temperature: float = 1.0,
     pull: Pull | None = None,
     signal: Signal | None = None,
+    vocabulary: VocabularyTeacher | None = None,
 ) -> Trainer:
     """Returns a trainer of `decoder` that takes at most `total_steps` updates, as its schedule knows.
 
@@ -116,6 +128,7 @@ def build_trainer(
         loss=loss,
         pull=pull,
         signal=signal or Signal(),
+        vocabulary=vocabulary,
         head_chunk_tokens=head_chunk_tokens,
         recompute=recompute,
         learning_rate=optimizer.learning_rate,
@@ -135,8 +148,25 @@ def make_pull(config: RunConfig) -> Pull | None:
 
 def make_signal(config: RunConfig) -> Signal:
     """Returns what is made of a teacher's word."""
-    how = config.distill
-    return Signal() if how is None else Signal(clip=how.clip, discount=how.discount)
+    how = config.distill.loss if config.distill else None
+    return Signal(clip=how.clip, discount=how.discount) if isinstance(how, SampledLoss) else Signal()
+
+
+def _vocabulary(config: RunConfig, teachers: Mapping[str, Decoder]) -> VocabularyTeacher | None:
+    if config.distill is None or isinstance(config.distill.loss, SampledLoss) or not teachers:
+        return None
+    how = config.distill.loss
+    (decoder,) = teachers.values()
+    return VocabularyTeacher(
+        decoder=decoder,
+        loss=distillation_loss(
+            how.kind,
+            k=how.k if isinstance(how, HybridLoss) else None,
+            beta=how.beta if isinstance(how, JensenShannonLoss) else None,
+        ),
+        chunk=config.training.head_chunk_tokens,
+        temperature=config.sampling.temperature,
+    )
 
 
 def make_reference(config: RunConfig, policy: Policy) -> Reference | None:

@@ -136,8 +136,8 @@ def test_clip_and_discount_change_what_is_learnt(recipe: Path, other_folder: Pat
         name: tp.train(tp.load_recipe(recipe, [*options, f"name={name}", *more])).folder
         for name, more in {
             "plain": [],
-            "clipped": ["distill.clip=0.5"],
-            "later": ["distill.discount=0.9"],
+            "clipped": ["distill.loss.clip=0.5"],
+            "later": ["distill.loss.discount=0.9"],
             "small": ["distill.coef=0.5"],
         }.items()
     }
@@ -147,3 +147,54 @@ def test_clip_and_discount_change_what_is_learnt(recipe: Path, other_folder: Pat
     assert norms["clipped"] < norms["plain"]
     assert figures(runs["clipped"], "teacher/clipped")[0] > 0.5
     assert figures(runs["plain"], "teacher/clipped")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "loss", ["reverse_kl", "forward_kl", "jensen_shannon", "reverse_kl_topk_hybrid, k: 3"]
+)
+def test_the_whole_law_of_a_teacher_is_approached(recipe: Path, other_folder: Path, loss: str) -> None:
+    options = [
+        f"distill.teachers.big.path={other_folder}",
+        "distill.task=false",
+        f"distill.loss={{kind: {loss}}}",
+        "rollout.samples_per_prompt=1",
+        "rollout.prompts_per_step=8",
+        "training.steps=15",
+        "optimizer.learning_rate=0.02",
+        "evaluation=null",
+    ]
+    run = tp.train(tp.load_recipe(recipe, options)).folder
+    values = figures(run, "teacher/loss")
+    assert values[0] > 0.1
+    assert sum(values[-3:]) < 0.7 * sum(values[:3])
+
+
+def test_the_whole_law_and_the_sampled_token_pull_the_same_way(recipe: Path, other_folder: Path) -> None:
+    """One step each on the same rollouts: the exact divergence is what the sampled signal estimates."""
+    options = [f"distill.teachers.big.path={other_folder}", "distill.task=false", "training.steps=1"]
+    runs = [
+        tp.train(tp.load_recipe(recipe, [*options, f"name={kind}", f"distill.loss={{kind: {kind}}}"])).folder
+        for kind in ("sampled", "reverse_kl")
+    ]
+    estimated, exact = figures(runs[0], "teacher/kl")[0], figures(runs[1], "teacher/loss")[0]
+    assert figures(runs[1], "teacher/kl")[0] == pytest.approx(estimated)
+    assert exact == pytest.approx(estimated, rel=0.3)
+
+
+def test_a_teacher_that_is_the_policy_leaves_every_weight_as_it_was(recipe: Path, tiny_folder: Path) -> None:
+    options = [f"distill.teachers.own.path={tiny_folder}", "distill.task=false", "training.steps=1"]
+    run = tp.train(tp.load_recipe(recipe, [*options, "distill.loss={kind: reverse_kl}"])).folder
+    assert figures(run, "teacher/loss")[0] == pytest.approx(0, abs=1e-6)
+    assert figures(run, "grad_norm")[0] == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "teachers",
+    [
+        ["distill.teachers.later.kind=hindsight"],
+        ["distill.teachers={a: {path: x}, b: {path: y}}", "distill.key=e"],
+    ],
+)
+def test_the_whole_law_needs_one_teacher_in_this_process(recipe: Path, teachers: list[str]) -> None:
+    with pytest.raises(RecipeError, match="takes the whole law of one teacher in this process"):
+        tp.load_recipe(recipe, [*teachers, "distill.loss={kind: reverse_kl}"])

@@ -16,7 +16,7 @@ from turnpoint.commands.past import Start, take_up
 from turnpoint.commands.saving import Saving
 from turnpoint.commands.session import Session
 from turnpoint.config import OverlongPenalty, RunConfig
-from turnpoint.distill import open_teachers
+from turnpoint.distill import Opened, open_teachers
 from turnpoint.metrics import metric_values
 from turnpoint.objective import (
     make_advantage,
@@ -37,7 +37,6 @@ from turnpoint.reports.trackers import Trackers
 from turnpoint.rollout.evaluate import Evaluation
 from turnpoint.rollout.recorder import RolloutWriter
 from turnpoint.tasks import BatchOrder, Dataset, Fingerprint, TaskStream
-from turnpoint.teachers.teaching import Teaching
 from turnpoint.training.loop import Loop, publish
 from turnpoint.training.packing import pack_step
 from turnpoint.training.reference import Reference
@@ -106,13 +105,13 @@ class _Training:
         known, model = _fingerprints(problems, tasks, held_out), self.session.policy.model
         history = take_up(self.folder, start, config, model, known, self.session.terminal)
         self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks)))
-        teaching = self._teaching(problems, tasks, lengths)
+        opened = self._teachers(problems, tasks, lengths)
         self.trackers.start()
         towards = make_reference(config, self.session.policy)  # of the model as it was before training
         branches = make_branches(config, self.session.policy)
         if branches is not None and branches.gate is not None:
             branches.gate.observe(figures[AGREEMENT] for figures in history if AGREEMENT in figures)
-        trainer = make_trainer(config, self.session.policy)
+        trainer = make_trainer(config, self.session.policy, teachers=opened.decoders if opened else None)
         if start.state is not None:
             trainer.load_state_dict(start.state)
             publish(trainer, self.session.policy.engine, version=start.position.step)
@@ -138,7 +137,7 @@ class _Training:
                 way_on=f"; to go on: turnpoint train {self.folder.path}",
             ) as saving,
         ):
-            loop = self._loop(stream, trainer, towards, branches, teaching, recorder, saving)
+            loop = self._loop(stream, trainer, towards, branches, opened, recorder, saving)
             for index in range(start.position.step, config.training.steps):
                 if how and _due(how.every, index):
                     await evaluations.at(index, f"after step {index}")
@@ -153,7 +152,7 @@ class _Training:
         before, after = evaluations.by_step.get(0), evaluations.by_step.get(config.training.steps)
         return TrainResult(folder=self.folder.path, before=before, after=after)
 
-    def _teaching(self, problems: Problems, tasks: Dataset, lengths: Sequence[int]) -> Teaching | None:
+    def _teachers(self, problems: Problems, tasks: Dataset, lengths: Sequence[int]) -> Opened | None:
         """Opens the teachers, audited, before anything is spent."""
         config, terminal = self.session.config, self.session.terminal
         if config.distill is None:
@@ -169,7 +168,7 @@ class _Training:
             )
         for note in opened.notes:
             terminal.line(note, "yellow")
-        return opened.teaching
+        return opened
 
     def _plan(
         self,
@@ -200,7 +199,7 @@ class _Training:
         trainer: Trainer,
         towards: Reference | None,
         branches: Branches | None,
-        teaching: Teaching | None,
+        opened: Opened | None,
         recorder: RolloutWriter,
         saving: Saving,
     ) -> Loop:
@@ -214,7 +213,7 @@ class _Training:
             gate=branches.gate if branches else None,
             refill=make_refill(config),
             advantage=make_advantage(config),
-            teaching=teaching,
+            teaching=opened.teaching if opened else None,
             pack=partial(
                 pack_step,
                 max_tokens=training.micro_batch_tokens,

@@ -41,9 +41,14 @@ if TYPE_CHECKING:
     from turnpoint.config.branching import StepsRuleConfig as StepsRuleConfig
     from turnpoint.config.branching import SurprisalRuleConfig as SurprisalRuleConfig
     from turnpoint.config.distillation import DistillConfig as DistillConfig
+    from turnpoint.config.distillation import ForwardKlLoss as ForwardKlLoss
     from turnpoint.config.distillation import HindsightTeacher as HindsightTeacher
+    from turnpoint.config.distillation import HybridLoss as HybridLoss
+    from turnpoint.config.distillation import JensenShannonLoss as JensenShannonLoss
     from turnpoint.config.distillation import ModelTeacher as ModelTeacher
+    from turnpoint.config.distillation import ReverseKlLoss as ReverseKlLoss
     from turnpoint.config.distillation import RunTeacher as RunTeacher
+    from turnpoint.config.distillation import SampledLoss as SampledLoss
     from turnpoint.config.distillation import TeacherConfig as TeacherConfig
     from turnpoint.config.learning import AdvantageConfig as AdvantageConfig
     from turnpoint.config.learning import Aggregation as Aggregation
@@ -102,6 +107,7 @@ __all__ = [
     "EvaluationConfig",
     "FeedbackSource",
     "FewShotPrompt",
+    "ForwardKlLoss",
     "FunctionVerifierConfig",
     "GateConfig",
     "GroupAdvantageConfig",
@@ -109,6 +115,8 @@ __all__ = [
     "HindsightRuleConfig",
     "HindsightTeacher",
     "HubTasks",
+    "HybridLoss",
+    "JensenShannonLoss",
     "JsonlTasks",
     "KlConfig",
     "LossConfig",
@@ -132,11 +140,13 @@ __all__ = [
     "RefillConfig",
     "ReflectionSource",
     "ReinforceLoss",
+    "ReverseKlLoss",
     "RolloutConfig",
     "RowFormat",
     "RuleConfig",
     "RunConfig",
     "RunTeacher",
+    "SampledLoss",
     "SamplingConfig",
     "SavedAdapter",
     "SftConfig",
@@ -238,6 +248,11 @@ __getattr__, __dir__ = lazy(
         "ModelTeacher": "distillation",
         "RunTeacher": "distillation",
         "TeacherConfig": "distillation",
+        "ForwardKlLoss": "distillation",
+        "HybridLoss": "distillation",
+        "JensenShannonLoss": "distillation",
+        "ReverseKlLoss": "distillation",
+        "SampledLoss": "distillation",
         "all_keys": "reading",
         "dump_recipe": "reading",
         "load_recipe": "reading",

@@ -64,11 +64,58 @@ TeacherConfig: TypeAlias = Annotated[
 ]
 
 
-class DistillConfig(Recipe):
-    """On-policy distillation: a teacher's probability of every sampled token, as an advantage per token.
+class SampledLoss(Recipe):
+    """The teacher's probability of every sampled token, as an advantage: A = A_task + coef * d,
+    d = log p_teacher - log p_policy, with the policy as it is while it learns."""
 
-    A = A_task + coef * d, d = log p_teacher - log p_policy, with the policy as it is while it learns.
-    """
+    kind: Literal["sampled"] = "sampled"
+    clip: PositiveFloat | None = None
+    """Bounds |d|, nats; what it cuts is counted."""
+    discount: Annotated[float, Number, Field(ge=0, le=1)] = 0.0
+    """0: a token answers for its own d, which follows the gradient of the divergence at each visited prefix.
+    1: for all d that follow it in the rollout, too, which is the gradient of the divergence of whole
+    rollouts, with more noise. Between: later ones count less."""
+
+
+class ReverseKlLoss(Recipe):
+    """KL(policy || teacher) at each visited prefix, over all tokens: what `sampled` estimates, without noise."""
+
+    kind: Literal["reverse_kl"]
+
+
+class ForwardKlLoss(Recipe):
+    """KL(teacher || policy) at each visited prefix, over all tokens."""
+
+    kind: Literal["forward_kl"]
+
+
+class JensenShannonLoss(Recipe):
+    """The Jensen-Shannon divergence at each visited prefix; beta 0 is forward, 1 reverse KL (as in TRL)."""
+
+    kind: Literal["jensen_shannon"]
+    beta: Annotated[float, Number, Field(ge=0, le=1)] = 0.5
+
+
+class HybridLoss(Recipe):
+    """KL(policy || teacher), exact on the policy's k likeliest tokens and sampled outside: unbiased for every
+    k."""
+
+    kind: Literal["reverse_kl_topk_hybrid"]
+    k: PositiveInt = 16
+
+
+DistillLossConfig: TypeAlias = Annotated[
+    Annotated[SampledLoss, Tag("sampled")]
+    | Annotated[ReverseKlLoss, Tag("reverse_kl")]
+    | Annotated[ForwardKlLoss, Tag("forward_kl")]
+    | Annotated[JensenShannonLoss, Tag("jensen_shannon")]
+    | Annotated[HybridLoss, Tag("reverse_kl_topk_hybrid")],
+    Discriminator(kind_or("sampled")),
+]
+
+
+class DistillConfig(Recipe):
+    """On-policy distillation: what a teacher would have said at every token that the policy sampled."""
 
     teachers: Annotated[dict[Name, TeacherConfig], Field(min_length=1)]
     """By name."""
@@ -78,9 +125,5 @@ class DistillConfig(Recipe):
     """Advantage for each nat."""
     task: bool = True
     """Whether the task's own advantages count, too; false: the teacher alone decides."""
-    clip: PositiveFloat | None = None
-    """Bounds |d|, nats; what it cuts is counted."""
-    discount: Annotated[float, Number, Field(ge=0, le=1)] = 0.0
-    """0: a token answers for its own d, which follows the gradient of the divergence at each visited prefix.
-    1: for all d that follow it in the rollout, too, which is the gradient of the divergence of whole
-    rollouts, with more noise. Between: later ones count less."""
+    loss: DistillLossConfig = SampledLoss()
+    """What is made of the teacher's law."""

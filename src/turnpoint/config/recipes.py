@@ -181,11 +181,20 @@ class RunConfig(Recipe):
                 f"distill.teachers has {len(how.teachers)}, {', '.join(how.teachers)}: say by distill.key "
                 f"which column of a problem names its teacher"
             )
+        if how.loss.kind != "sampled" and (len(how.teachers) > 1 or self._hindsight_teaches(how)):
+            raise ValueError(
+                f"distill.loss.kind = {how.loss.kind} takes the whole law of one teacher in this process: take "
+                f"one of kind model or run, or loss.kind = sampled"
+            )
         if self.taught_only and self.rollout.refill is not None:
             raise ValueError(
                 "rollout.refill replaces groups whose rewards are equal, and with distill.task = false "
                 "rewards teach nothing; take one of them out"
             )
+
+    @staticmethod
+    def _hindsight_teaches(how: DistillConfig) -> bool:
+        return any(teacher.kind == "hindsight" for teacher in how.teachers.values())
 
     def _reference_fits(self) -> None:
         if self.kl is not None and self.kl.reference.kind == "base" and self.model.adapter is None:

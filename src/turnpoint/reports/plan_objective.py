@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from turnpoint.config import (
     CispoLoss,
+    DistillLossConfig,
+    ForwardKlLoss,
     GroupAdvantageConfig,
     GspoLoss,
     HindsightTeacher,
+    HybridLoss,
+    JensenShannonLoss,
     LossConfig,
     ModelReference,
     OverlongMask,
     OverlongPenalty,
     PpoClipLoss,
     ReinforceLoss,
+    ReverseKlLoss,
     RunConfig,
+    SampledLoss,
     SiblingAdvantageConfig,
     SubtreeAdvantageConfig,
     TeacherConfig,
@@ -45,12 +51,28 @@ def objective_lines(config: RunConfig) -> list[str]:
 def _teachers(config: RunConfig) -> list[str]:
     if (how := config.distill) is None:
         return []
-    bound = f", |d| at most {how.clip:g} nats" if how.clip else ""
-    later = f", later ones discounted by {how.discount:g}" if how.discount else ""
     coefs = {name: how.coef if it.coef is None else it.coef for name, it in how.teachers.items()}
     names = ", ".join(f"{name} ({_teacher(how.teachers[name])}, coef {coefs[name]:g})" for name in coefs)
     chosen = f", chosen by column {how.key!r}" if how.key else ""
-    return [f"d = log p_teacher - log p_policy of each token{bound}{later}; {names}{chosen}"]
+    return [f"{_word(how.loss)}; {names}{chosen}"]
+
+
+def _word(loss: DistillLossConfig) -> str:
+    match loss:
+        case SampledLoss(clip=clip, discount=discount):
+            bound = f", |d| at most {clip:g} nats" if clip else ""
+            later = f", later ones discounted by {discount:g}" if discount else ""
+            return f"d = log p_teacher - log p_policy of each token{bound}{later}"
+        case HybridLoss(k=k):
+            return (
+                f"+ coef * KL(policy || teacher) at each prefix, exact on the policy's {k}, sampled outside"
+            )
+        case ReverseKlLoss():
+            return "+ coef * KL(policy || teacher) at each prefix, over all tokens"
+        case ForwardKlLoss():
+            return "+ coef * KL(teacher || policy) at each prefix, over all tokens"
+        case JensenShannonLoss(beta=beta):
+            return f"+ coef * Jensen-Shannon({beta:g}) at each prefix, over all tokens"
 
 
 def _teacher(teacher: TeacherConfig) -> str:
@@ -64,9 +86,11 @@ def _teacher(teacher: TeacherConfig) -> str:
 
 
 def _advantage(config: RunConfig) -> str:
+    sampled = config.distill is not None and config.distill.loss.kind == "sampled"
     if config.taught_only:
-        return "coef * d alone, rewards are only looked at"
-    return _task_advantage(config) + (" + coef * d" if config.distill else "")
+        alone = "coef * d alone" if sampled else "none, the teacher's divergence alone"
+        return f"{alone}; rewards are only looked at"
+    return _task_advantage(config) + (" + coef * d" if sampled else "")
 
 
 def _task_advantage(config: RunConfig) -> str:

@@ -20,8 +20,19 @@ def tree_logprobs(
     Of softmax(logits / temperature) over the ids that the tokenizer knows; no more logits than `chunk`
     tokens have exist at a time, which trades memory for speed and changes nothing.
     """
+    return hidden_logprobs(decoder, tree_hidden(decoder, tree), tree, temperature=temperature, chunk=chunk)
+
+
+def tree_hidden(decoder: Decoder, tree: PackedTree) -> Float[Tensor, "N D"]:
+    """Returns the hidden states from which the N trained tokens are predicted, differentiable."""
     hidden = decoder.hidden(tree.token_ids, tree.positions, TreeLayout(tree.runs))
-    hidden = hidden.index_select(0, tree.predictors)
+    return hidden.index_select(0, tree.predictors)
+
+
+def hidden_logprobs(
+    decoder: Decoder, hidden: Float[Tensor, "N D"], tree: PackedTree, *, temperature: float, chunk: int
+) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+    """As `tree_logprobs`, from what `tree_hidden` returned."""
     if (matrix := decoder.matrix()) is not None:
         weight, bias, factor = matrix
         return tiled_logprobs(

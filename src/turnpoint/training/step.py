@@ -18,11 +18,12 @@ from turnpoint.models.decoder import Decoder
 from turnpoint.protocols import Loss
 from turnpoint.teachers.discount import discounted_signal
 from turnpoint.teachers.signal import sampled_token_signal
-from turnpoint.training.forward import tree_logprobs
+from turnpoint.training.forward import hidden_logprobs, tree_hidden, tree_logprobs
 from turnpoint.training.optimizer import MasterAdamW
 from turnpoint.training.packing import PackedStep
 from turnpoint.training.recompute import recomputable, recomputing
 from turnpoint.training.row import PackedTree
+from turnpoint.training.vocabulary import VocabularyTeacher
 
 
 def _ignore(*_: object) -> None:
@@ -66,6 +67,7 @@ class Trainer:
         loss: Loss = policy_gradient_loss,
         pull: Pull | None = None,
         signal: Signal = Signal(),
+        vocabulary: VocabularyTeacher | None = None,
         head_chunk_tokens: int = 128,
         recompute: bool = False,
         betas: tuple[float, float] = (0.9, 0.95),
@@ -79,6 +81,7 @@ class Trainer:
         self._loss = loss
         self._pull = pull
         self._signal = signal
+        self._vocabulary = vocabulary
         self._temperature = temperature
         self._chunk = head_chunk_tokens
         self.recomputed = recomputable(decoder) if recompute else []  # layers
@@ -96,7 +99,7 @@ class Trainer:
     @torch.no_grad()
     def logprobs(self, tree: PackedTree) -> Float[Tensor, " N"]:
         """Returns log p of `tree.targets` under the current weights, nats: to compare with the engine's."""
-        return self._forward(tree)[0]
+        return tree_logprobs(self._decoder, tree, temperature=self._temperature, chunk=self._chunk)[0]
 
     def forward_backward(
         self, step: PackedStep, *, progress: Callable[[int, int], None] = _ignore
@@ -113,8 +116,16 @@ class Trainer:
         parts: list[Metrics] = [{"loss": Sum(0.0), "trained_tokens": Sum(float(step.trained_tokens))}]
         for index, tree in enumerate(step.trees):
             with recomputing(self.recomputed):
-                logprobs, entropy = self._forward(tree)
+                hidden = tree_hidden(self._decoder, tree)
+            logprobs, entropy = hidden_logprobs(
+                self._decoder, hidden, tree, temperature=self._temperature, chunk=self._chunk
+            )
             loss, metrics = self._tree_loss(tree, logprobs, step.denominator)
+            if self._vocabulary is not None:
+                taught, found = self._vocabulary.loss_of(
+                    self._decoder, hidden, tree, logprobs, step.denominator
+                )
+                loss, metrics = loss + taught, {**metrics, **found}
             value = loss.detach()
             if not bool(value.isfinite()):
                 self._optimizer.zero_grad()
@@ -156,10 +167,9 @@ class Trainer:
         """Continues from what `state_dict` returned; see `MasterAdamW.load_state_dict`."""
         self._optimizer.load_state_dict(state)
 
-    def _forward(self, tree: PackedTree) -> tuple[Tensor, Tensor]:
-        return tree_logprobs(self._decoder, tree, temperature=self._temperature, chunk=self._chunk)
-
-    def _tree_loss(self, tree: PackedTree, logprobs: Tensor, denominator: float) -> tuple[Tensor, Metrics]:
+    def _advantages(self, tree: PackedTree, logprobs: Tensor) -> Tensor:
+        if self._vocabulary is not None:  # which speaks for itself
+            return tree.advantages
         taught = tree.teacher_coef != 0
         signal = sampled_token_signal(
             student_logprobs=logprobs,
@@ -170,11 +180,14 @@ class Trainer:
         signal = discounted_signal(
             signal, discount=self._signal.discount, sequence_ids=tree.sequence_ids, mask=taught
         )
-        mask = torch.ones_like(taught)  # what does not train was never packed
+        return combine_advantages(tree.advantages, signal, coef=tree.teacher_coef)
+
+    def _tree_loss(self, tree: PackedTree, logprobs: Tensor, denominator: float) -> tuple[Tensor, Metrics]:
+        mask = torch.ones_like(tree.targets, dtype=torch.bool)  # what does not train was never packed
         loss, metrics = self._loss(
             logprobs=logprobs,
             old_logprobs=tree.old_logprobs,
-            advantages=combine_advantages(tree.advantages, signal, coef=tree.teacher_coef),
+            advantages=self._advantages(tree, logprobs),
             mask=mask,
             denominator=denominator,
             sequence_ids=tree.sequence_ids,

@@ -1,0 +1,67 @@
+"""A teacher's whole law at every trained token, as a loss: what a probability of the sampled token leaves out.
+
+    loss  =  sum_t  coef w_t D(p_t, q_t)  /  denominator,        t: tokens with a teacher's word
+
+beside the policy gradient of the task, over the same denominator. The teacher runs once over the packed tree,
+as the student does; neither's logits are kept (`turnpoint.losses.chunked`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from turnpoint.losses.chunked import chunked_distillation
+from turnpoint.losses.distillation import DistillationLoss
+from turnpoint.losses.reductions import reduce_tokens
+from turnpoint.metrics import Mean, Metrics
+from turnpoint.models.decoder import Decoder
+from turnpoint.training.forward import tree_hidden
+from turnpoint.training.row import PackedTree
+
+_MOST_WEIGHT = 2.0  # of a token drawn from a law that is older than the student's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class VocabularyTeacher:
+    """A decoder over the student's ids, and the loss that draws the student to it."""
+
+    decoder: Decoder
+    loss: DistillationLoss
+    chunk: int  # tokens whose logits exist at the same time
+    temperature: float
+
+    def loss_of(
+        self, student: Decoder, hidden: Tensor, tree: PackedTree, logprobs: Tensor, denominator: float
+    ) -> tuple[Tensor, Metrics]:
+        """Returns the loss of one tree, differentiable in `hidden` [N, D] and the student's head.
+
+        Metric: `teacher/loss`, the mean of D, nats a token.
+        """
+        taught = tree.teacher_coef != 0
+        if not bool(taught.any()):
+            return logprobs.sum() * 0.0, {}
+        with torch.no_grad():
+            theirs = tree_hidden(self.decoder, tree)
+            ratio = (logprobs.detach() - tree.sampled_logprobs).exp().clamp(max=_MOST_WEIGHT)
+        values = chunked_distillation(
+            self.loss,
+            student_head=student.logits,
+            student_hidden=hidden[taught],
+            teacher_head=self.decoder.logits,
+            teacher_hidden=theirs[taught],
+            chunk=self.chunk,
+            temperature=self.temperature,
+            vocab_size=student.vocab_size,
+            sampled_ids=tree.targets[taught],
+            weights=ratio[taught],
+        )
+        loss = reduce_tokens(
+            values * tree.teacher_coef[taught],
+            mask=torch.ones_like(values, dtype=torch.bool),
+            denominator=denominator,
+            weights=tree.weights[taught],
+        )
+        return loss, {"teacher/loss": Mean(float(values.detach().sum()), len(values))}
