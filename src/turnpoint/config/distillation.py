@@ -78,7 +78,7 @@ class SampledLoss(Recipe):
 
 
 class ReverseKlLoss(Recipe):
-    """KL(policy || teacher) at each visited prefix, over all tokens: what `sampled` estimates, without noise."""
+    """KL(policy || teacher) at each visited prefix, over all tokens: what `sampled` estimates."""
 
     kind: Literal["reverse_kl"]
 

@@ -183,8 +183,8 @@ class RunConfig(Recipe):
             )
         if how.loss.kind != "sampled" and (len(how.teachers) > 1 or self._hindsight_teaches(how)):
             raise ValueError(
-                f"distill.loss.kind = {how.loss.kind} takes the whole law of one teacher in this process: take "
-                f"one of kind model or run, or loss.kind = sampled"
+                f"distill.loss.kind = {how.loss.kind} takes the whole law of one teacher in this process: "
+                f"take one of kind model or run, or loss.kind = sampled"
             )
         if self.taught_only and self.rollout.refill is not None:
             raise ValueError(

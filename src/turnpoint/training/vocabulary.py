@@ -1,4 +1,4 @@
-"""A teacher's whole law at every trained token, as a loss: what a probability of the sampled token leaves out.
+"""A teacher's whole law at every trained token, as a loss: without the noise of the sampled one.
 
     loss  =  sum_t  coef w_t D(p_t, q_t)  /  denominator,        t: tokens with a teacher's word
 
