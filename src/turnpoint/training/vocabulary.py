@@ -18,6 +18,7 @@ from turnpoint.losses.distillation import DistillationLoss
 from turnpoint.losses.reductions import reduce_tokens
 from turnpoint.metrics import Mean, Metrics
 from turnpoint.models.decoder import Decoder
+from turnpoint.models.heads import linear_head
 from turnpoint.training.forward import tree_hidden
 from turnpoint.training.row import PackedTree
 
@@ -48,9 +49,9 @@ class VocabularyTeacher:
             ratio = (logprobs.detach() - tree.sampled_logprobs).exp().clamp(max=_MOST_WEIGHT)
         values = chunked_distillation(
             self.loss,
-            student_head=student.logits,
+            student_head=linear_head(student),
             student_hidden=hidden[taught],
-            teacher_head=self.decoder.logits,
+            teacher_head=linear_head(self.decoder),
             teacher_hidden=theirs[taught],
             chunk=self.chunk,
             temperature=self.temperature,
