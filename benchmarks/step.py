@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -166,7 +168,8 @@ def alternate_with_trl(model: str, step: Callable[[], int], *, steps: int) -> di
                 disable_tqdm=True,
             ),
         )
-        trainer.train()
+        with contextlib.redirect_stdout(sys.stderr):  # where it prints what is no line of ours
+            trainer.train()
     return {"seconds": seconds, "tokens": tokens}
 
 

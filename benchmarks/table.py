@@ -109,10 +109,10 @@ def _vllm(line: Line) -> Iterator[Row]:
 
 
 def _sampled(line: Line) -> str:
-    return (
-        f"{line['prompts']} prompts x {line['samples']} samples, prompt {line['prompt_tokens']}, "
-        f"{line['new_tokens']} new tokens"
-    )
+    sizes = f"prompt {line['prompt_tokens']}, {line['new_tokens']} new tokens"
+    if line["prompts"] == line["samples"] == 1:
+        return f"one sequence, {sizes}"
+    return f"{line['prompts']} prompts x {line['samples']} samples, {sizes}"
 
 
 def _step(line: Line) -> Iterator[Row]:
