@@ -41,6 +41,7 @@ class Opened:
     """Teachers of a run, and what there is to say about them."""
 
     teaching: Teaching
+    weights: Mapping[str, str]  # checksums of teachers' own
     decoders: Mapping[str, Decoder]  # of teachers whose whole law is in this process
     notes: tuple[str, ...]
 
@@ -72,11 +73,17 @@ def open_teachers(
         notes=[],
         engines=[],
         decoders={},
+        weights={},
     )
     teachers = {name: opening.open(name) for name in how.teachers}
     clip = how.loss.clip if isinstance(how.loss, SampledLoss) else None
     teaching = Teaching(teachers=teachers, routing=routing, task=how.task, clip=clip, rest=opening.rest)
-    return Opened(teaching=teaching, decoders=opening.decoders, notes=tuple(opening.notes))
+    return Opened(
+        teaching=teaching,
+        weights=opening.weights,
+        decoders=opening.decoders,
+        notes=tuple(opening.notes),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +97,7 @@ class _Opening:
     notes: list[str]
     engines: list[TorchEngine]  # around teachers' own weights
     decoders: dict[str, Decoder]
+    weights: dict[str, str]
 
     def rest(self) -> None:
         """Empties caches, so that a run that goes on from here rounds as one that never stopped."""
@@ -129,7 +137,8 @@ class _Opening:
             theirs = make_renderer(self.config.prompt, model, self.examples).prompt(self.task.messages)
             words = [self.policy.model.tokenizer.decode([token]) for token in mine.tolist()]
             check_rendering(teacher, student_ids=mine, teacher_ids=theirs, words=words)
-        if _weights(model) == _weights(self.policy.model):
+        self.weights[name] = _weights(model)
+        if self.weights[name] == _weights(self.policy.model):
             self.notes.append(
                 f"teacher {name} has the weights that the policy starts with: it says nothing until they part"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -198,3 +199,15 @@ def test_a_teacher_that_is_the_policy_leaves_every_weight_as_it_was(recipe: Path
 def test_the_whole_law_needs_one_teacher_in_this_process(recipe: Path, teachers: list[str]) -> None:
     with pytest.raises(RecipeError, match="takes the whole law of one teacher in this process"):
         tp.load_recipe(recipe, [*teachers, "distill.loss={kind: reverse_kl}"])
+
+
+def test_a_run_goes_on_with_the_teacher_it_began_with(recipe: Path, tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "teacher", seed=1)
+    options = [f"distill.teachers.big.path={folder}", "training.steps=1", "evaluation=null"]
+    run = tp.train(tp.load_recipe(recipe, options)).folder
+    shutil.rmtree(folder)
+    save_tiny_model(folder, seed=2)
+    before = (run / "metrics.jsonl").read_text()
+    with pytest.raises(ModelError, match="teacher big does not hold the weights that it had when"):
+        tp.resume(run, ["training.steps=2"])
+    assert (run / "metrics.jsonl").read_text() == before

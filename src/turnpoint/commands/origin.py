@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -39,15 +39,22 @@ class Origin:
     recipe: Mapping[str, Any]  # JSON
     problems: Mapping[str, Fingerprint]  # by what they are for, in words
     judge: str  # checksum of the file of a function that rewards; empty for judges of ours
+    teachers: Mapping[str, str] = field(default_factory=dict[str, str])  # checksums of their weights, by name
 
     @staticmethod
-    def of(config: RunConfig | SftConfig, model: LoadedModel, problems: Mapping[str, Fingerprint]) -> Origin:
+    def of(
+        config: RunConfig | SftConfig,
+        model: LoadedModel,
+        problems: Mapping[str, Fingerprint],
+        teachers: Mapping[str, str],
+    ) -> Origin:
         """Returns the origin of a run of `config` whose model was loaded just now."""
         return Origin(
             model=model_checksum(config.model, model),
             recipe=config.model_dump(mode="json"),
             problems=problems,
             judge=judge_checksum(config.verifier) if isinstance(config, RunConfig) else "",
+            teachers=teachers,
         )
 
     def write(self, folder: RunFolder) -> None:
@@ -139,6 +146,17 @@ def check_judge(then: Origin, now: Origin, *, run: Path) -> None:
             f"verifier.path: the file of the reward function is not what it was when {run} began (checksum "
             f"{then.judge} then, {now.judge} now); bring it back, or start a new run"
         )
+
+
+def check_teachers(then: Origin, now: Origin, *, run: Path) -> None:
+    """Raises ModelError when a teacher does not hold the weights that it had when `run` began."""
+    for name, checksum in now.teachers.items():
+        if checksum != then.teachers.get(name):
+            raise ModelError(
+                f"teacher {name} does not hold the weights that it had when {run} began (checksum "
+                f"{then.teachers.get(name, 'unknown')} then, {checksum} now); bring them back, or start a "
+                f"new run"
+            )
 
 
 def check_model(then: Origin, now: str, *, source: str, run: Path) -> None:

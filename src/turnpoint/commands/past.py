@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from turnpoint.commands.origin import Origin, check_judge, check_model
+from turnpoint.commands.origin import Origin, check_judge, check_model, check_teachers
 from turnpoint.commands.saving import Position
 from turnpoint.config import RunConfig, SftConfig
 from turnpoint.errors import DataError, RunFolderError
@@ -59,15 +59,18 @@ def take_up(
     model: LoadedModel,
     problems: Mapping[str, Fingerprint],
     terminal: Terminal,
+    *,
+    teachers: Mapping[str, str] | None = None,
 ) -> list[Mapping[str, float]]:
     """Returns the figures of the steps that the run in `folder` has behind it at `start`.
 
     A new run writes what it begins with. In one that goes on, what was logged after `start` is cut off, and
     what keeps it from being the run without interruption is said and recorded. Raises DataError when
-    `problems` are not those that it began with, ModelError when `model` and RecipeError when the reward
-    function is not, before anything is changed; RunFolderError when a file cannot be read, cut or written.
+    `problems` are not those that it began with, ModelError when `model` is not or a teacher's weights
+    (`teachers`: checksums by name), and RecipeError when the reward function is not, before anything is
+    changed; RunFolderError when a file cannot be read, cut or written.
     """
-    origin = Origin.of(config, model, problems)
+    origin = Origin.of(config, model, problems, teachers or {})
     if folder.recipe.exists():
         _check(folder, origin, source=model.source)
     else:
@@ -93,6 +96,7 @@ def _check(folder: RunFolder, now: Origin, *, source: str) -> None:
         )
     check_model(then, now.model, source=source, run=folder.path)
     check_judge(then, now, run=folder.path)
+    check_teachers(then, now, run=folder.path)
 
 
 def _notes(

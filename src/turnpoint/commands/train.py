@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -95,17 +95,22 @@ class _Training:
         """Checks, plans, trains and evaluates; saves what was learnt whatever ends it."""
         config, how = self.session.config, self.session.config.evaluation
         tasks, lengths, notes = await self.session.usable(problems.train)
-        order = BatchOrder(
-            num_tasks=len(tasks.tasks), batch_size=config.rollout.prompts_per_step, seed=config.seed
-        )
-        stream = TaskStream(tasks.tasks, order, position=start.position.tasks)
+        stream = self._stream(tasks.tasks, start)
         held_out, _, _ = (
             await self.session.usable(problems.evaluation) if how else (problems.evaluation, [], [])
         )
         known, model = _fingerprints(problems, tasks, held_out), self.session.policy.model
-        history = take_up(self.folder, start, config, model, known, self.session.terminal)
-        self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks)))
         opened = self._teachers(problems, tasks, lengths)
+        history = take_up(
+            self.folder,
+            start,
+            config,
+            model,
+            known,
+            self.session.terminal,
+            teachers=opened.weights if opened else None,
+        )
+        self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks)))
         self.trackers.start()
         towards = make_reference(config, self.session.policy)  # of the model as it was before training
         branches = make_branches(config, self.session.policy)
@@ -145,11 +150,22 @@ class _Training:
                 if _due(config.training.save_every, saving.done):
                     saving.save()
         await evaluations.at(config.training.steps, "after training")
-        self.session.terminal.findings(run_verdict(history, evaluations.by_step))
+        return self._result(history, evaluations.by_step)
+
+    def _stream(self, tasks: Sequence[Task], start: Start) -> TaskStream:
+        size, seed = self.session.config.rollout.prompts_per_step, self.session.config.seed
+        order = BatchOrder(num_tasks=len(tasks), batch_size=size, seed=seed)
+        return TaskStream(tasks, order, position=start.position.tasks)
+
+    def _result(
+        self, history: Sequence[Mapping[str, float]], evaluations: Mapping[int, Evaluation]
+    ) -> TrainResult:
+        """Says what came of the run."""
+        self.session.terminal.findings(run_verdict(history, evaluations))
         self.session.terminal.line(
             f"files in {self.folder.path}; a Hugging Face folder: turnpoint export {self.folder.path} DIR"
         )
-        before, after = evaluations.by_step.get(0), evaluations.by_step.get(config.training.steps)
+        before, after = evaluations.get(0), evaluations.get(self.session.config.training.steps)
         return TrainResult(folder=self.folder.path, before=before, after=after)
 
     def _teachers(self, problems: Problems, tasks: Dataset, lengths: Sequence[int]) -> Opened | None:
