@@ -15,9 +15,8 @@ import argparse
 import asyncio
 import gc
 import os
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,11 +25,11 @@ import transformers
 
 from benchmarks.common import emit, facts, folder_of
 from benchmarks.peer import processor_seconds
-from benchmarks.turns import Ceiling, Work, ceiling
+from benchmarks.turns import OURS, Arm, Work, ceiling, measure, report
 from turnpoint.engine import TorchEngine
 from turnpoint.models.decoder import Decoder
 from turnpoint.protocols import GenerateRequest
-from turnpoint.types import TokenIds, token_array
+from turnpoint.types import TokenIds
 
 # prompts, samples of each, tokens of a prompt, new tokens
 WORK = {
@@ -43,8 +42,7 @@ WORK = {
 
 _WARM = 8  # new tokens of the first round
 
-Spent: TypeAlias = tuple[float, float]  # seconds, processor seconds of this process and all below it
-Arm: TypeAlias = Callable[[int, list[TokenIds], int], int]  # round, prompts, new tokens -> tokens sampled
+Sampler: TypeAlias = Callable[[int, list[TokenIds], int], int]  # round, prompts, new tokens -> tokens sampled
 
 
 def load(path: str) -> Any:
@@ -52,7 +50,7 @@ def load(path: str) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
 
 
-def ours(path: str, samples: int, *, workers: int = 1) -> Arm:
+def ours(path: str, samples: int, *, workers: int = 1) -> Sampler:
     """Returns the arm of `TorchEngine` with so many processes."""
     decoder = Decoder(model := load(path), vocab_size=model.config.vocab_size)
     engine = TorchEngine(decoder, decode=str, context_length=2048, workers=workers)  # nobody reads its text
@@ -69,7 +67,7 @@ def ours(path: str, samples: int, *, workers: int = 1) -> Arm:
     return lambda number, prompts, new_tokens: asyncio.run(serve(number, prompts, new_tokens))
 
 
-def generate(path: str, samples: int) -> Arm:
+def generate(path: str, samples: int) -> Sampler:
     """Returns the arm of transformers' `generate`."""
     model = load(path)
     model.generation_config.eos_token_id = None
@@ -93,7 +91,7 @@ def generate(path: str, samples: int) -> Arm:
     return run
 
 
-def generate_batch(path: str, samples: int) -> Arm:
+def generate_batch(path: str, samples: int) -> Sampler:
     """Returns the arm of transformers' continuous batching."""
     model = load(path)
     batching = transformers.ContinuousBatchingConfig(max_batch_tokens=2048, num_blocks=128)
@@ -121,59 +119,22 @@ def generate_batch(path: str, samples: int) -> Arm:
     return run
 
 
-def measure(
-    arms: Mapping[str, Arm], work: Work, *, rounds: int, beside: Callable[[], Ceiling]
-) -> tuple[dict[str, list[Spent]], list[Ceiling]]:
-    """Returns what each arm took in each round, and the ceilings measured behind them."""
-    rng = np.random.default_rng(0)
-    spent: dict[str, list[Spent]] = {name: [] for name in arms}
-    ceilings: list[Ceiling] = []
-    for number in range(rounds + 1):
-        prompts = [token_array(row) for row in rng.integers(100, 40_000, (work.prompts, work.prompt_tokens))]
-        new_tokens = work.new_tokens if number else min(_WARM, work.new_tokens)
-        expected = work.sequences * new_tokens
-        for name, arm in arms.items():
-            began, processor = time.perf_counter(), processor_seconds(os.getpid())
-            sampled = arm(number, prompts, new_tokens)
-            took = time.perf_counter() - began, processor_seconds(os.getpid()) - processor
-            if sampled != expected:
-                raise SystemExit(f"{name} sampled {sampled} tokens, not {expected}: the arms do not compare")
-            if number:
-                spent[name].append(took)
-        if number:
-            ceilings.append(beside())
-    return spent, ceilings
+def turn_of(sampler: Sampler, work: Work) -> Arm:
+    """Returns `sampler` as an arm, timed from outside; all of them are in this process and below it."""
+
+    def sample(number: int, prompts: list[TokenIds], new_tokens: int) -> float:
+        began = time.perf_counter()
+        sampled = sampler(number, prompts, new_tokens)
+        seconds = time.perf_counter() - began
+        if sampled != (expected := work.sequences * new_tokens):
+            raise SystemExit(f"sampled {sampled} tokens, not {expected}: the arms do not compare")
+        return seconds
+
+    return Arm(sample=sample, spent=_spent)
 
 
-def lines(
-    spent: Mapping[str, Sequence[Spent]], ceilings: Sequence[Ceiling], work: Work
-) -> list[dict[str, Any]]:
-    """Returns a line for each arm, one for what the machine allows, and one for each peer."""
-    medians = {
-        name: [statistics.median(row[kind] for row in rows) for kind in (0, 1)]
-        for name, rows in spent.items()
-    }
-    limits = {
-        "arithmetic": work.tokens / statistics.median(it.arithmetic for it in ceilings),
-        "memory": work.tokens / statistics.median(it.memory for it in ceilings),
-    }
-    bound = min(limits.values())
-    told: list[dict[str, Any]] = [
-        {
-            "arm": name,
-            "seconds": [round(clock, 2) for clock, _ in rows],
-            "processor_seconds": [round(processor, 2) for _, processor in rows],
-            "tokens_per_second": round(work.tokens / medians[name][0], 1),
-            "share_of_ceiling": round(work.tokens / medians[name][0] / bound, 3),
-        }
-        for name, rows in spent.items()
-    ]
-    told.append({"arm": "ceiling", **{name: round(value, 1) for name, value in limits.items()}})
-    for name in [name for name in spent if name != "turnpoint"]:
-        clock, processor = (medians[name][kind] / medians["turnpoint"][kind] for kind in (0, 1))
-        ratios = {"times_faster": round(clock, 2), "times_less_processor_time": round(processor, 2)}
-        told.append({"arm": f"turnpoint over {name}", **ratios})
-    return told
+def _spent() -> float:
+    return processor_seconds(os.getpid())
 
 
 def options_of() -> argparse.Namespace:
@@ -203,19 +164,25 @@ def main() -> None:
         work = Work(**{size: getattr(options, size) or usual[size] for size in usual})
         workers = options.workers or min(options.threads, work.sequences)
         arms = {
-            "turnpoint": ours(folder, work.samples, workers=workers),
-            **{peer: PEERS[peer](folder, work.samples) for peer in options.peers},
+            OURS: turn_of(ours(folder, work.samples, workers=workers), work),
+            **{peer: turn_of(PEERS[peer](folder, work.samples), work) for peer in options.peers},
         }
         sizes = {size: getattr(work, size) for size in Work.__slots__}
         setting = {"benchmark": "rollout", "work": name, **sizes, "workers": workers, **facts()}
-        found = measure(arms, work, rounds=options.rounds, beside=lambda work=work: ceiling(decoder, work))
-        for line in lines(*found, work):
+        found = measure(
+            arms,
+            work,
+            rounds=options.rounds,
+            warm_tokens=_WARM,
+            beside=lambda work=work: ceiling(decoder, work),
+        )
+        for line in report(*found, work):
             emit(**setting, rounds=options.rounds, **line)
         del arms
         gc.collect()  # ends the processes of our engine
 
 
-PEERS: Mapping[str, Callable[[str, int], Arm]] = {"generate": generate, "generate_batch": generate_batch}
+PEERS: Mapping[str, Callable[[str, int], Sampler]] = {"generate": generate, "generate_batch": generate_batch}
 
 
 if __name__ == "__main__":

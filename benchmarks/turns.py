@@ -1,6 +1,6 @@
-"""Two arms that sample the same prompts one after the other; what they took, and what the machine allows.
+"""Arms that sample the same prompts one after the other; what they took, and what the machine allows.
 
-Only one of them works at a time; what the other spends meanwhile is counted.
+Only one of them works at a time; what others spend meanwhile is counted.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from turnpoint.speed.context import context_bytes, layers_of
 from turnpoint.speed.products import arithmetic_seconds, passes_of, products_of, weight_bytes
 from turnpoint.types import TokenIds, token_array
 
+OURS = "turnpoint"
 PREFILL = 1024  # prompt tokens at once, in the ceiling
 
 
@@ -48,10 +49,10 @@ class Turn:
 
     seconds: float
     processor: float  # seconds of all its processes
-    idle: float  # processor seconds of the other arm meanwhile
+    idle: float  # processor seconds of other arms' processes meanwhile
 
 
-Sample: TypeAlias = Callable[[int, list[TokenIds]], float]  # round, prompts -> seconds
+Sample: TypeAlias = Callable[[int, list[TokenIds], int], float]  # round, prompts, new tokens -> seconds
 Clock: TypeAlias = Callable[[], float]  # processor seconds so far
 
 
@@ -95,11 +96,17 @@ def ceiling(decoder: Decoder, work: Work) -> Ceiling:
 
 
 def measure(
-    arms: Mapping[str, Arm], work: Work, *, rounds: int, beside: Callable[[], Ceiling]
+    arms: Mapping[str, Arm],
+    work: Work,
+    *,
+    rounds: int,
+    warm_tokens: int,
+    beside: Callable[[], Ceiling],
 ) -> tuple[dict[str, list[Turn]], list[Ceiling]]:
     """Returns each arm's turns, and the ceilings taken behind them; the arms change who is first.
 
-    One round before them warms up and is not counted.
+    One round of `warm_tokens` new tokens before them warms up and is not counted. Arms with one and the same
+    clock are in one process, where nobody can be told to idle.
     """
     rng = np.random.default_rng(0)
     turns: dict[str, list[Turn]] = {name: [] for name in arms}
@@ -107,11 +114,15 @@ def measure(
     for number in range(rounds + 1):
         shape = (work.prompts, work.prompt_tokens)
         prompts = [token_array(row) for row in rng.integers(100, 40_000, shape)]
+        new_tokens = work.new_tokens if number else min(warm_tokens, work.new_tokens)
         for name in list(arms)[:: 1 if number % 2 else -1]:
-            (other,) = (arm for each, arm in arms.items() if each != name)
-            spent, idle = arms[name].spent(), other.spent()
-            seconds = arms[name].sample(number, prompts)
-            turn = Turn(seconds=seconds, processor=arms[name].spent() - spent, idle=other.spent() - idle)
+            mine = arms[name].spent
+            others = {arm.spent for arm in arms.values()} - {mine}
+            spent, idle = mine(), sum(other() for other in others)
+            seconds = arms[name].sample(number, prompts, new_tokens)
+            turn = Turn(
+                seconds=seconds, processor=mine() - spent, idle=sum(other() for other in others) - idle
+            )
             if number:
                 turns[name].append(turn)
         if number:
@@ -122,7 +133,7 @@ def measure(
 def report(
     turns: Mapping[str, Sequence[Turn]], ceilings: Sequence[Ceiling], work: Work
 ) -> list[dict[str, Any]]:
-    """Returns a line for each arm, one for the ceilings and one for the ratios of medians."""
+    """Returns a line for each arm, one for the ceilings and one for each peer with ratios of medians."""
     clock = {name: statistics.median(it.seconds for it in each) for name, each in turns.items()}
     processor = {name: statistics.median(it.processor for it in each) for name, each in turns.items()}
     limits = {
@@ -130,21 +141,22 @@ def report(
         "memory": work.tokens / statistics.median(it.memory for it in ceilings),
     }
     bound = min(limits.values())
-    arms: list[dict[str, Any]] = [
+    lines: list[dict[str, Any]] = [
         {
             "arm": name,
             "seconds": [round(it.seconds, 2) for it in each],
             "processor_seconds": [round(it.processor, 2) for it in each],
-            "idle_processor_seconds_of_the_other": [round(it.idle, 2) for it in each],
+            "idle_processor_seconds_of_others": [round(it.idle, 2) for it in each],
             "tokens_per_second": round(work.tokens / clock[name], 1),
             "share_of_ceiling": round(work.tokens / clock[name] / bound, 3),
         }
         for name, each in turns.items()
     ]
-    measured = {"arm": "ceiling", **{name: round(value, 1) for name, value in limits.items()}}
-    ratios = {
-        "arm": "turnpoint over vllm",
-        "times_faster": round(clock["vllm"] / clock["turnpoint"], 2),
-        "times_less_processor_time": round(processor["vllm"] / processor["turnpoint"], 2),
-    }
-    return [*arms, measured, ratios]
+    lines.append({"arm": "ceiling", **{name: round(value, 1) for name, value in limits.items()}})
+    for name in [name for name in turns if name != OURS]:
+        ratios = {
+            "times_faster": round(clock[name] / clock[OURS], 2),
+            "times_less_processor_time": round(processor[name] / processor[OURS], 2),
+        }
+        lines.append({"arm": f"{OURS} over {name}", **ratios})
+    return lines

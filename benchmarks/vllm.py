@@ -24,7 +24,7 @@ import torch
 from benchmarks.common import emit, facts, folder_of
 from benchmarks.peer import Peer, PeerError, processor_seconds
 from benchmarks.rollout import WORK, load, ours
-from benchmarks.turns import Arm, Work, ceiling, measure, report
+from benchmarks.turns import OURS, Arm, Work, ceiling, measure, report
 from turnpoint.models.decoder import Decoder
 from turnpoint.types import TokenIds
 
@@ -59,11 +59,11 @@ def environment(python: Path, cores: Sequence[int], cache: Path) -> dict[str, st
 def vllm_arm(peer: Peer, work: Work, *, logprobs: bool) -> Arm:
     """Returns vLLM's side."""
 
-    def sample(number: int, prompts: list[TokenIds]) -> float:
+    def sample(number: int, prompts: list[TokenIds], new_tokens: int) -> float:
         request = {
             "prompts": [prompt.tolist() for prompt in prompts],
             "samples": work.samples,
-            "new_tokens": work.new_tokens,
+            "new_tokens": new_tokens,
             "logprobs": logprobs,
         }
         return float(peer.sample(request)["seconds"])
@@ -75,12 +75,12 @@ def our_arm(folder: str, work: Work, *, workers: int, without: int) -> Arm:
     """Returns our side, which is this process and all below it but `without`."""
     run = ours(folder, work.samples, workers=workers)
 
-    def sample(number: int, prompts: list[TokenIds]) -> float:
+    def sample(number: int, prompts: list[TokenIds], new_tokens: int) -> float:
         began = time.perf_counter()
-        sampled = run(number, prompts, work.new_tokens)
+        sampled = run(number, prompts, new_tokens)
         seconds = time.perf_counter() - began
-        if sampled != work.tokens:
-            raise PeerError(f"turnpoint sampled {sampled} tokens, not {work.tokens}")
+        if sampled != (expected := work.sequences * new_tokens):
+            raise PeerError(f"turnpoint sampled {sampled} tokens, not {expected}")
         return seconds
 
     return Arm(sample=sample, spent=lambda: processor_seconds(os.getpid(), without=without))
@@ -151,11 +151,15 @@ def run(options: argparse.Namespace) -> None:
         for name in options.work:
             work = Work(**dict(zip(Work.__slots__, WORK[name], strict=True)))
             arms = {
-                "turnpoint": our_arm(folder, work, workers=options.workers, without=peer.pid),
+                OURS: our_arm(folder, work, workers=options.workers, without=peer.pid),
                 "vllm": vllm_arm(peer, work, logprobs=not options.no_logprobs),
             }
             turns, ceilings = measure(
-                arms, work, rounds=options.rounds, beside=lambda work=work: ceiling(decoder, work)
+                arms,
+                work,
+                rounds=options.rounds,
+                warm_tokens=work.new_tokens,
+                beside=lambda work=work: ceiling(decoder, work),
             )
             sizes = {size: getattr(work, size) for size in Work.__slots__}
             for line in report(turns, ceilings, work):

@@ -170,10 +170,12 @@ def test_each_process_is_counted_once() -> None:
 
 def test_the_arms_take_turns_on_the_same_prompts() -> None:
     asked: list[tuple[str, int, int]] = []
+    lengths: list[int] = []
     spent = {"turnpoint": 0.0, "vllm": 0.0}
 
     def arm(name: str) -> Arm:
-        def sample(number: int, prompts: list[TokenIds]) -> float:
+        def sample(number: int, prompts: list[TokenIds], new_tokens: int) -> float:
+            lengths.append(new_tokens)
             asked.append((name, number, int(sum(prompt.sum() for prompt in prompts))))
             spent[name] += 2.0
             spent["vllm"] += 0.25  # vLLM spins whoever's turn it is
@@ -185,6 +187,7 @@ def test_the_arms_take_turns_on_the_same_prompts() -> None:
         {name: arm(name) for name in spent},
         WORK,
         rounds=2,
+        warm_tokens=3,
         beside=lambda: Ceiling(arithmetic=0.5, memory=0.1),
     )
     assert [name for name, _, _ in asked] == ["vllm", "turnpoint", "turnpoint", "vllm", "vllm", "turnpoint"]
@@ -194,6 +197,19 @@ def test_the_arms_take_turns_on_the_same_prompts() -> None:
     assert turns["turnpoint"] == [Turn(seconds=1.0, processor=2.0, idle=0.25)] * 2
     assert turns["vllm"] == [Turn(seconds=1.0, processor=2.25, idle=0.0)] * 2
     assert len(ceilings) == 2
+    assert lengths == [3, 3, *[WORK.new_tokens] * 4]
+
+
+def test_arms_of_one_process_have_nobody_who_idles() -> None:
+    def clock() -> float:
+        return next(seconds)
+
+    seconds = iter(float(it) for it in range(100))
+    arms = {name: Arm(sample=lambda *_: 1.0, spent=clock) for name in ("turnpoint", "generate", "other")}
+    turns, _ = measure(
+        arms, WORK, rounds=1, warm_tokens=1, beside=lambda: Ceiling(arithmetic=1.0, memory=1.0)
+    )
+    assert all(turn == Turn(seconds=1.0, processor=1.0, idle=0) for each in turns.values() for turn in each)
 
 
 def test_the_lines_by_hand_and_their_row() -> None:
