@@ -204,8 +204,11 @@ def test_arms_of_one_process_have_nobody_who_idles() -> None:
     def clock() -> float:
         return next(seconds)
 
+    def sample(number: int, prompts: list[TokenIds], new_tokens: int) -> float:
+        return 1.0
+
     seconds = iter(float(it) for it in range(100))
-    arms = {name: Arm(sample=lambda *_: 1.0, spent=clock) for name in ("turnpoint", "generate", "other")}
+    arms = {name: Arm(sample=sample, spent=clock) for name in ("turnpoint", "generate", "other")}
     turns, _ = measure(
         arms, WORK, rounds=1, warm_tokens=1, beside=lambda: Ceiling(arithmetic=1.0, memory=1.0)
     )

@@ -25,17 +25,20 @@ def figures(run: Path, name: str) -> list[float]:
     return [json.loads(line)["metrics"][name]["value"] for line in lines]
 
 
-def test_the_teacher_alone_is_approached(recipe: Path, other_folder: Path) -> None:
-    options = [
-        f"distill.teachers.big.path={other_folder}",
+def alone(teacher: Path) -> list[str]:
+    """Options of a run in which the model in `teacher` alone says what tokens deserve."""
+    return [
+        f"distill.teachers.big.path={teacher}",
         "distill.task=false",
         "rollout.samples_per_prompt=1",
         "rollout.prompts_per_step=8",
-        "training.steps=30",
         "optimizer.learning_rate=0.02",
         "evaluation=null",
     ]
-    run = tp.train(tp.load_recipe(recipe, options)).folder
+
+
+def test_the_teacher_alone_is_approached(recipe: Path, other_folder: Path) -> None:
+    run = tp.train(tp.load_recipe(recipe, [*alone(other_folder), "training.steps=30"])).folder
     kl = figures(run, "teacher/kl")
     assert kl[0] > 2
     assert sum(kl[-5:]) < 0.8 * sum(kl[:5])
@@ -154,16 +157,7 @@ def test_clip_and_discount_change_what_is_learnt(recipe: Path, other_folder: Pat
     "loss", ["reverse_kl", "forward_kl", "jensen_shannon", "reverse_kl_topk_hybrid, k: 3"]
 )
 def test_the_whole_law_of_a_teacher_is_approached(recipe: Path, other_folder: Path, loss: str) -> None:
-    options = [
-        f"distill.teachers.big.path={other_folder}",
-        "distill.task=false",
-        f"distill.loss={{kind: {loss}}}",
-        "rollout.samples_per_prompt=1",
-        "rollout.prompts_per_step=8",
-        "training.steps=20",
-        "optimizer.learning_rate=0.02",
-        "evaluation=null",
-    ]
+    options = [*alone(other_folder), f"distill.loss={{kind: {loss}}}", "training.steps=20"]
     run = tp.train(tp.load_recipe(recipe, options)).folder
     values = figures(run, "teacher/loss")
     assert values[0] > 0.1
