@@ -12,7 +12,7 @@ prefix cache. Old log-probabilities, hindsight, a reference, a teacher and the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -308,18 +308,36 @@ class Loss(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Draft:
-    """A proposed chain of tokens and the exact law each was drawn from."""
-
-    token_ids: TokenIds  # [gamma]
-    probs: npt.NDArray[np.float32]  # [gamma, V]
-
-
 @runtime_checkable
 class Drafter(Protocol):
-    """Proposes continuations that an engine verifies; never changes the sampled law."""
+    """Guesses how the rows of a batch go on; an engine verifies, so that it never changes the sampled law.
 
-    def propose(self, *, hidden: Tensor, last_ids: Tensor, depth: int) -> list[Draft]:
-        """Returns one chain of `depth` tokens per row of `hidden`, [rows, D]."""
+    It keeps what it computed of each row.
+    """
+
+    def propose(
+        self,
+        *,
+        rows: Sequence[int],
+        starts: Sequence[int],
+        hidden: Sequence[Tensor],
+        token_ids: Sequence[TokenIds],
+        depths: Sequence[int],
+        draw: Callable[[Tensor], Tensor],
+    ) -> None:
+        """Lengthens a chain for each of `rows` to its depth, one token at a time.
+
+        Of each row, `hidden` are the policy's last hidden states, [n, D], of its tokens from `starts` on, and
+        `token_ids` [n] the tokens that follow them, the last of them the row's newest; a start of 0 is a new
+        sequence, any other where the last call for that row ended. `draw(logits)` [m, V] must be called once
+        per depth with the logits of the m rows that go so deep, in order, and returns their tokens.
+        """
+        ...
+
+    def move(self, row: int, to: int) -> None:
+        """Takes what it knows of `row` for row `to`, whose sequence has ended."""
+        ...
+
+    def clear(self) -> None:
+        """Forgets all rows, and everything that was computed with the weights as they were."""
         ...

@@ -14,8 +14,8 @@ from tests.tiny import tiny_decoder
 class Bent:
     """A decoder whose logits are bent, to make it say what a test needs, or whose head breaks."""
 
-    def __init__(self, bias: torch.Tensor | None = None) -> None:
-        self.decoder = tiny_decoder()
+    def __init__(self, bias: torch.Tensor | None = None, *, seed: int = 0) -> None:
+        self.decoder = tiny_decoder(seed=seed)
         self.broken = False
         self.calls = 0
         self.entered = threading.Event()

@@ -61,6 +61,7 @@ def decoding(rows: Rows, positions: list[int], shared: list[int]) -> DecodeRows:
         positions=torch.tensor(positions, dtype=torch.long),
         shared=torch.tensor(shared, dtype=torch.long),
         trunks=[],
+        row=torch.arange(len(positions)),
     )
 
 

@@ -35,8 +35,8 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     held = Held()
     fit = Batch.fit
 
-    def watched_fit(batch: Batch) -> None:
-        fit(batch)
+    def watched_fit(batch: Batch, drafted: int = 0) -> None:
+        fit(batch, drafted)
         held.most = max(held.most, batch.stored_tokens + held.caches[-1].tokens)
 
     def batch_of(shape: CacheShape) -> Batch:

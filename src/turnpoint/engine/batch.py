@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from turnpoint.engine.layout import DecodeRows
+from turnpoint.engine.layout import DecodeRows, Grid
 from turnpoint.engine.rows import Rows
 from turnpoint.engine.sequence import Generation
 from turnpoint.engine.sharing import Path, Stretch, Trunk, join_known, share
@@ -103,35 +103,57 @@ class Batch:
         while self._levels and not self._levels[-1].trunks:
             self._levels.pop()
 
-    def fit(self) -> None:
-        """Makes room for one more token in every row."""
+    def fit(self, drafted: int = 0) -> None:
+        """Makes room for one more token in every row, and for `drafted` ones behind it."""
         if self.sequences:
-            self._own.fit(len(self.sequences), int((self._lengths() - self._shared()).max()))
+            own = int((self._lengths() - self._shared()).max())
+            self._own.fit(len(self.sequences), own + drafted)
 
-    def rows(self, count: int) -> DecodeRows:
-        """Returns where the first `count` rows, those that decode in this step, attend."""
+    def rows(self, count: int, drafted: npt.NDArray[np.int64] | None = None) -> DecodeRows:
+        """Returns where the first `count` rows, those that decode in this step, attend.
+
+        `drafted` [count]: how many tokens follow the newest one of each; None: nowhere any.
+        """
         if self._readings is None or self._readings[0] != count:
             levels = [
                 level.reading([_at(path, depth) for path in self._paths[:count]], self._shape.device)
                 for depth, level in enumerate(self._levels)
             ]
             self._readings = count, [reading for reading in levels if reading is not None]
+        positions, grid = self._tensor(self._lengths()[:count] - 1), None
+        row = torch.arange(count, device=positions.device)
+        if drafted is not None:
+            positions, row, grid = Grid.of(positions, self._tensor(1 + drafted))
         return DecodeRows(
             own=self._own,
-            positions=self._tensor(self._lengths()[:count] - 1),
             shared=self._tensor(self._shared()[:count]),
             trunks=self._readings[1],
+            positions=positions,
+            row=row,
+            grid=grid,
         )
 
-    def hidden(self) -> Tensor:
-        """Returns the hidden state of the newest token of every row, [rows, M]."""
-        newest = self._tensor(self._lengths() - 1 - self._shared())
-        return self._own.hidden[torch.arange(len(newest), device=newest.device), newest]
+    def hidden(self, first: int = 0) -> Tensor:
+        """Returns the hidden state of the newest token of every row from `first` on, [rows, M]."""
+        newest = self._tensor(self._lengths() - 1 - self._shared())[first:]
+        return self._own.hidden[torch.arange(len(newest), device=newest.device) + first, newest]
 
     def keep_hidden(self, hidden: Tensor, rows: DecodeRows) -> None:
-        """Stores the hidden states, [B, M], of the tokens that went through the network."""
-        own = rows.positions - rows.shared
-        self._own.hidden[torch.arange(len(own), device=own.device), own] = hidden
+        """Stores the hidden states, [T, M], of the tokens that went through the network."""
+        self._own.hidden[rows.row, rows.place] = hidden
+
+    def states(self, row: int, start: int) -> Tensor:
+        """Returns the hidden states of a row's tokens from `start` to the one before the newest, [n, M]."""
+        path, end = self._paths[row], self.sequences[row].length - 1
+        own = self._own.hidden[row, max(start - path.shared, 0) : end - path.shared]
+        if start >= path.shared:
+            return own
+        from_trunks = [
+            self._levels[trunk.depth].view(trunk, max(start, trunk.start), stop).hidden
+            for trunk, stop in path.chain
+            if start < stop
+        ]
+        return torch.cat([*from_trunks, own])
 
     def take(self, row: int, start: int, end: int) -> Span:
         """Returns tokens `start` to `end` of a row's sequence; a view if they are its own."""

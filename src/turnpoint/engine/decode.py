@@ -1,4 +1,4 @@
-"""Attention of one token per row: over trunks that rows share, and over each row's own tokens.
+"""Attention of decoding rows: over trunks that rows share, and over each row's own tokens.
 
     out_b  =  sum_i p_i v_i  over the row's own keys  +  sum_t p_t o_t  over the trunks it reads,
     (p_i, p_t)  =  softmax(q_b k_i, ..., L_bt, ...),        L_bt  =  log sum_j exp(q_b k_j)  over trunk t
@@ -21,7 +21,7 @@ _HIDDEN = -1e30  # a logit without weight; finite, so that a trunk of which noth
 
 
 class TrunkReader:
-    """Attends over the trunks of one depth in one step, rows at `positions` [B]."""
+    """Attends over the trunks of one depth in one step, the K tokens of each row at `positions` [B, K]."""
 
     def __init__(self, reading: Reading, positions: Tensor) -> None:
         self._reading = reading
@@ -32,7 +32,7 @@ class TrunkReader:
     def attend(self, call: AttentionCall, queries: Tensor) -> tuple[Tensor, Tensor]:
         """Returns outputs [B * Hkv, G, Dv] and log-sum-exps [B * Hkv, G], -inf for rows that read none.
 
-        `queries` [B * Hkv, G, D].
+        `queries` [B * Hkv, G, D], where G counts the query heads of a key head for each of the K tokens.
         """
         heads, group = call.key.shape[0], queries.shape[1]
         count, readers = self._reading.rows.shape
@@ -43,7 +43,8 @@ class TrunkReader:
         logits = _capped(call, torch.bmm(gathered, keys.transpose(-1, -2)).float())
         mask = self._mask(call.window)
         if mask is not None:
-            logits.view(count, heads, readers, group, -1).add_(mask)
+            columns = mask.shape[3]
+            logits.view(count, heads, readers, columns, group // columns, -1).add_(mask)
         probs = torch.softmax(logits, dim=-1)
         # of the likeliest key: logit = log-sum-exp + log p
         sums = logits.amax(-1) - probs.amax(-1).log()
@@ -65,15 +66,15 @@ class TrunkReader:
         return self._indices[heads]
 
     def _mask(self, window: int | None) -> Tensor | None:
-        """Returns [T, 1, R, 1, C] to be added to logits, or None if every row sees everything."""
+        """Returns [T, 1, R, K, 1, C] to be added to logits, or None if every row sees everything."""
         if window not in self._masks:
             reading = self._reading
             every = torch.arange(reading.block.capacity, device=self._positions.device)
             absolute = reading.starts.view(-1, 1, 1) + every
-            positions = self._positions[reading.rows].unsqueeze(-1)
-            seen = visible(positions, absolute, window).squeeze(-2) & (every < reading.seen.unsqueeze(-1))
+            seen = visible(self._positions[reading.rows], absolute, window)  # [T, R, K, C]
+            seen &= every < reading.seen[..., None, None]
             mask = torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, _HIDDEN)
-            self._masks[window] = None if bool(seen.all()) else mask[:, None, :, None]
+            self._masks[window] = None if bool(seen.all()) else mask[:, None, :, :, None]
         return self._masks[window]
 
 
@@ -85,17 +86,20 @@ def own_attention(
     mask: Tensor,
     trunks: Sequence[tuple[Tensor, Tensor]],
 ) -> Tensor:
-    """Returns [N, G, Dv]: G query heads [N, G, D] share each of N = B * Hkv key heads [N, C, D].
+    """Returns [N, G, Dv]: G queries [N, G, D] share each of N = B * Hkv key heads [N, C, D].
 
-    `mask` [N, 1, C] is added to the logits; `trunks` are what `TrunkReader.attend` returned.
+    They are one token's query heads, or several tokens' one after the other. `mask` [N, 1 or G, C] is added
+    to the logits; `trunks` are what `TrunkReader.attend` returned.
     """
     logits = torch.bmm(queries, keys.transpose(-1, -2))
     if call.softcap is None and call.sinks is None and not trunks:
         return torch.bmm(torch.softmax(logits.add_(mask), dim=-1), values)
     columns = [_capped(call, logits.float()) + mask, *(sums.unsqueeze(-1) for _, sums in trunks)]
     if call.sinks is not None:
-        batch = queries.shape[0] * queries.shape[1] // len(call.sinks)
-        columns.append(call.sinks.float().repeat(batch).view(*queries.shape[:2], 1))
+        kv_heads = call.key.shape[0]
+        tokens = queries.shape[1] * kv_heads // len(call.sinks)
+        sinks = call.sinks.float().view(kv_heads, 1, -1).expand(-1, tokens, -1).reshape(kv_heads, -1)
+        columns.append(sinks.repeat(queries.shape[0] // kv_heads, 1).unsqueeze(-1))
     probs = torch.softmax(torch.cat(columns, dim=-1), dim=-1).to(values.dtype)
     own = keys.shape[1]
     output = torch.bmm(probs[..., :own], values)

@@ -19,6 +19,7 @@ from turnpoint.engine.lane import Lane, Ticket
 from turnpoint.engine.process import start_processes
 from turnpoint.engine.requests import check_generate, check_score
 from turnpoint.engine.routing import Homes, even_out
+from turnpoint.engine.speculation import Speculation
 from turnpoint.engine.stats import EngineStats
 from turnpoint.engine.weights import copy_weights
 from turnpoint.engine.worker import Limits, LocalWorker, Request, Result, Worker
@@ -36,9 +37,10 @@ class TorchEngine:
     `decode` turns sampled ids into text. `max_running`: sequences that decode at the same time.
     `max_step_tokens`: tokens through the network in one step. `cache_tokens`: tokens whose keys and values
     stay for later requests, 0 for none. `workers`: 1 computes in this process, more in as many others, which
-    divide threads, running sequences and cached tokens between them and share the weights of `decoder`. The
-    same requests submitted in the same order, with answers awaited in the same order, give the same bits on a
-    CPU. It serves one event loop at a time, one after another as they come.
+    divide threads, running sequences and cached tokens between them and share the weights of `decoder`.
+    `speculation`: who drafts, how deep; the law stays what it is. The same requests submitted in the same
+    order, with answers awaited in the same order, give the same bits on a CPU, unless depths are chosen by
+    measured time. It serves one event loop at a time, one after another as they come.
 
     Does not cut the law (top-k, top-p), and does not spread over devices. Raises EngineError for several
     workers around a decoder that is not on the CPU, or that cannot be sent to them.
@@ -54,6 +56,7 @@ class TorchEngine:
         max_step_tokens: int = 2048,
         cache_tokens: int = 65_536,
         workers: int = 1,
+        speculation: Speculation | None = None,
     ) -> None:
         self._decoder = decoder
         self._capabilities = Capabilities(
@@ -71,7 +74,9 @@ class TorchEngine:
             max_step_tokens=max_step_tokens,
             cache_tokens=cache_tokens // workers,
         )
-        serve = functools.partial(LocalWorker, decode=decode, context_length=context_length, limits=limits)
+        serve = functools.partial(
+            LocalWorker, decode=decode, context_length=context_length, limits=limits, speculation=speculation
+        )
         self.threads = max(1, torch.get_num_threads() // workers)  # of each worker
         serving: Sequence[Worker] = (
             [serve(decoder)]

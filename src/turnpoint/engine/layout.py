@@ -1,4 +1,7 @@
-"""Who attends to whom in one step of the engine: decoding rows first, then chunks of prefixes."""
+"""Who attends to whom in one step of the engine: decoding rows first, then chunks of prefixes.
+
+A decoding row has one token in a step, or several when drafted ones are verified.
+"""
 
 from __future__ import annotations
 
@@ -27,26 +30,56 @@ class SpanChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeRows:
-    """B rows that decode one token each: what they attend to."""
+    """B rows whose newest tokens go through the network, T in all, row by row: what they attend to."""
 
     own: Rows  # row b holds the tokens from position shared[b] on
-    positions: Tensor  # [B] of the tokens
     shared: Tensor  # [B] how many leading tokens they read from trunks
     trunks: Sequence[Reading]  # those trunks, by depth
+    positions: Tensor  # [T] of the tokens
+    row: Tensor  # [T] whose they are
+    grid: Grid | None = None  # None: one token each, T = B
+
+    @property
+    def place(self) -> Tensor:
+        """[T] where in its own row each token lies."""
+        return self.positions - self.shared[self.row]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """T tokens of B rows as [B, K], as many columns as the row with most tokens needs."""
+
+    position: Tensor  # [B, K]
+    source: Tensor  # [B * K] which of the T tokens stands there, any where there is none
+    place: Tensor  # [T] where in the flat grid each token stands
+
+    @staticmethod
+    def of(first: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Grid]:
+        """Returns positions [T], rows [T] and the grid of `counts` [B] tokens from `first` [B] on."""
+        width, device = int(counts.max()), first.device
+        columns = torch.arange(width, device=device)
+        there = columns < counts.unsqueeze(1)
+        place = there.flatten().nonzero().squeeze(1)
+        row = place // width
+        source = (there.flatten().cumsum(0) - 1).clamp_(min=0)
+        position = first.unsqueeze(1) + columns
+        return position.flatten()[place], row, Grid(position=position, source=source, place=place)
 
 
 class StepLayout(AttentionLayout):
-    """The flat row of a step: a token for each of `decoding`, then the tokens of `chunks`.
+    """The flat row of a step: the tokens of `decoding`, then the tokens of `chunks`.
 
     Keys and values are stored as the layers compute them. Masks are built once per step and window.
     """
 
     def __init__(self, *, decoding: DecodeRows, chunks: Sequence[SpanChunk]) -> None:
         self._rows = decoding.own
-        self._positions = decoding.positions
-        self._shared = decoding.shared
-        self._index = torch.arange(len(decoding.positions), device=decoding.positions.device)
-        self._trunks = [TrunkReader(reading, decoding.positions) for reading in decoding.trunks]
+        self._decoding = decoding
+        self._place = decoding.place
+        self._tokens = len(decoding.positions)
+        grid = decoding.grid
+        self._positions = decoding.positions.unsqueeze(1) if grid is None else grid.position  # [B, K]
+        self._trunks = [TrunkReader(reading, self._positions) for reading in decoding.trunks]
         self._chunks = chunks
         self._decode_masks: dict[tuple[int | None, int], Tensor] = {}
         self._chunk_masks: dict[tuple[int | None, int], Tensor] = {}
@@ -54,7 +87,7 @@ class StepLayout(AttentionLayout):
     def attend(self, call: AttentionCall) -> Tensor:
         """Returns the attention output, [H, T, D]."""
         outputs: list[Tensor] = []
-        at = len(self._positions)
+        at = self._tokens
         if at:
             outputs.append(self._decode(call))
         for number, chunk in enumerate(self._chunks):
@@ -66,14 +99,17 @@ class StepLayout(AttentionLayout):
         return joined.transpose(0, 1)
 
     def _decode(self, call: AttentionCall) -> Tensor:
-        """Returns [B, H, D]: one query per row, the query heads of one key head as its matrix."""
+        """Returns [T, H, D]: the queries that share a row's key head are one matrix."""
         batch, heads, kv_heads = len(self._positions), call.query.shape[0], call.key.shape[0]
         keys, values = self._rows.keys[call.layer], self._rows.values[call.layer]
-        own = self._positions - self._shared
-        keys[self._index, :, own] = call.key[:, :batch].transpose(0, 1)
-        values[self._index, :, own] = call.value[:, :batch].transpose(0, 1)
-        queries = call.query[:, :batch].transpose(0, 1) * call.scaling
-        queries = queries.reshape(batch * kv_heads, heads // kv_heads, -1)
+        keys[self._decoding.row, :, self._place] = call.key[:, : self._tokens].transpose(0, 1)
+        values[self._decoding.row, :, self._place] = call.value[:, : self._tokens].transpose(0, 1)
+        queries = call.query[:, : self._tokens].transpose(0, 1) * call.scaling
+        grid = self._decoding.grid
+        if grid is not None:
+            columns = queries[grid.source].view(batch, -1, kv_heads, heads // kv_heads, queries.shape[-1])
+            queries = columns.transpose(1, 2)
+        queries = queries.reshape(batch * kv_heads, -1, queries.shape[-1])
         output = own_attention(
             call,
             queries,
@@ -82,17 +118,22 @@ class StepLayout(AttentionLayout):
             self._decode_mask(call),
             [trunk.attend(call, queries) for trunk in self._trunks],
         )
-        return output.reshape(batch, heads, -1)
+        if grid is None:
+            return output.reshape(batch, heads, -1)
+        columns = output.view(batch, kv_heads, -1, heads // kv_heads, output.shape[-1]).transpose(1, 2)
+        return columns.reshape(-1, heads, output.shape[-1])[grid.place]
 
     def _decode_mask(self, call: AttentionCall) -> Tensor:
-        """Returns [B * Hkv, 1, C] to be added to logits: 0 where seen, -inf elsewhere."""
+        """Returns [B * Hkv, K * G or 1, C] to be added to logits: 0 where seen, -inf elsewhere."""
         key = (call.window, call.key.shape[0])
         if key not in self._decode_masks:
             every = torch.arange(self._rows.capacity, device=self._positions.device)
-            absolute = self._shared.unsqueeze(-1) + every
-            seen = visible(self._positions.unsqueeze(-1), absolute, call.window)  # [B, 1, C]
+            absolute = self._decoding.shared.unsqueeze(-1) + every
+            seen = visible(self._positions, absolute, call.window)  # [B, K, C]
             mask = torch.zeros(seen.shape, dtype=call.query.dtype, device=seen.device)
             mask.masked_fill_(~seen, -torch.inf)
+            if self._decoding.grid is not None:
+                mask = mask.repeat_interleave(call.query.shape[0] // call.key.shape[0], dim=1)
             self._decode_masks[key] = mask.repeat_interleave(call.key.shape[0], dim=0)
         return self._decode_masks[key]
 

@@ -20,6 +20,7 @@ from turnpoint.engine.scheduler import Chunk, Prefill, Scheduler
 from turnpoint.engine.scorer import score_logits
 from turnpoint.engine.sequence import Generation, Scoring
 from turnpoint.engine.span import CacheShape, Span, empty_span
+from turnpoint.engine.speculation import Drafts, Speculation, Speculator
 from turnpoint.engine.stats import EngineStats
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.packed import packed
@@ -33,11 +34,18 @@ Outcome: TypeAlias = "tuple[Generation, Completion] | tuple[Scoring, Scores]"
 class Runner:
     """Owns what is computed: the batch that decodes, the prefix cache, and the sequences in both.
 
-    In a step the newest token of every decoding sequence goes through the network, then each draws one more.
+    In a step the newest token of every decoding sequence goes through the network, then each draws one more;
+    with drafts behind it, as many more as are accepted.
     """
 
     def __init__(
-        self, decoder: Decoder, *, max_running: int, max_step_tokens: int, cache_tokens: int
+        self,
+        decoder: Decoder,
+        *,
+        max_running: int,
+        max_step_tokens: int,
+        cache_tokens: int,
+        speculation: Speculation | None = None,
     ) -> None:
         self.stats = EngineStats()
         self.policy_version = 0
@@ -49,7 +57,8 @@ class Runner:
         self._shape = CacheShape.of(decoder)
         self._batch = Batch(self._shape)
         self._cache = PrefixCache(cache_tokens)
-        self._max_score_tokens = max_step_tokens  # per step
+        self._max_step_tokens = max_step_tokens
+        self._speculator = speculation and Speculator(speculation)
 
     @property
     def idle(self) -> bool:
@@ -65,6 +74,8 @@ class Runner:
         self._scheduler.clear()
         self._batch.clear()
         self._cache.clear()
+        if self._speculator is not None:
+            self._speculator.clear()
 
     def renew(self, version: int) -> None:
         """Computes with weights that another process may have changed, and calls them `version`."""
@@ -79,8 +90,17 @@ class Runner:
         self._drop_abandoned()
         running = len(self._batch.sequences)  # those that join below have nothing for the network to do
         self._start(self._scheduler.admit(decoding=running, cached=self._cache.match))
-        self._run_network(running, self._scheduler.chunks(decoding=running))
-        outcomes = [*self._sample(), *self._score()]
+        drafts = self._draft(running)
+        drafted = time.perf_counter()
+        tokens = running + (drafts.count if drafts else 0)
+        chunks = self._scheduler.chunks(decoding=tokens)
+        verified = self._run_network(running, chunks, drafts)
+        finished = self._sample() if drafts is None else self._verify(drafts, verified)
+        if self._speculator is not None and tokens and not chunks:
+            self._speculator.spent(
+                running, drafts, drafting=drafted - began, verifying=time.perf_counter() - drafted
+            )
+        outcomes = [*finished, *self._score()]
         self.stats += EngineStats(
             steps=1, seconds=time.perf_counter() - began, processor=time.process_time() - processor
         )
@@ -114,21 +134,29 @@ class Runner:
 
     # --- through the network ----------------------------------------------------------------------
 
-    def _run_network(self, decoding: int, chunks: Sequence[Chunk]) -> None:
+    def _draft(self, running: int) -> Drafts | None:
+        if self._speculator is None:
+            return None
+        return self._speculator.propose(self._batch, rows=running, room=self._max_step_tokens - running)
+
+    def _run_network(self, decoding: int, chunks: Sequence[Chunk], drafts: Drafts | None) -> Tensor:
+        """Returns the hidden states of all tokens of the first `decoding` rows, [T, M]."""
         if not decoding and not chunks:
-            return
-        self._batch.fit()
-        rows = self._batch.rows(decoding)
+            return torch.empty(0, self._shape.hidden_dim, dtype=self._shape.dtype, device=self._shape.device)
+        lengths = None if drafts is None else drafts.lengths
+        self._batch.fit(0 if lengths is None else int(lengths.max()))
+        rows = self._batch.rows(decoding, lengths)
         pieces = [SpanChunk(span=_span(c.prefill), start=c.start, end=c.end) for c in chunks]
-        last_ids = [sequence.last_id for sequence in self._batch.sequences[:decoding]]
-        ids = [np.array(last_ids, dtype=np.int32)]
+        last_ids = np.array([it.last_id for it in self._batch.sequences[:decoding]], dtype=np.int32)
+        ids = [last_ids if drafts is None else drafts.behind(last_ids)]
         ids += [chunk.prefill.ids[chunk.start : chunk.end] for chunk in chunks]
         prefixes = [torch.arange(chunk.start, chunk.end, device=self._shape.device) for chunk in chunks]
         positions = torch.cat([rows.positions, *prefixes])
         layout = StepLayout(decoding=rows, chunks=pieces)
         hidden = self._decoder.hidden(self._tensor(np.concatenate(ids)), positions, layout)
-        self._batch.keep_hidden(hidden[:decoding], rows)
-        at, joining = decoding, list[tuple[Prefill, list[Span]]]()
+        decoded = hidden[: len(rows.positions)]
+        self._batch.keep_hidden(decoded, rows)
+        at, joining = len(decoded), list[tuple[Prefill, list[Span]]]()
         for chunk, piece in zip(chunks, pieces, strict=True):
             end = at + chunk.end - chunk.start
             piece.span.hidden[chunk.start : chunk.end] = hidden[at:end]
@@ -139,7 +167,8 @@ class Runner:
                 if isinstance(chunk.prefill.owner, Generation):
                     joining.append((chunk.prefill, [piece.span]))
         self._decode_from_now_on(joining)
-        self.stats += EngineStats(decoded=decoding, prefilled=len(positions) - decoding)
+        self.stats += EngineStats(decoded=len(decoded), prefilled=len(positions) - len(decoded))
+        return decoded
 
     def _tensor(self, array: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self._shape.device)
@@ -156,27 +185,47 @@ class Runner:
             temperatures=np.array([float(sequence.request.temperature) for sequence in decoding]),
             uniforms=np.array([sequence.uniforms.at(sequence.length) for sequence in decoding]),
         )
-        self.stats += EngineStats(sampled=len(decoding))
-        drawn = zip(decoding, ids.cpu().numpy(), logprobs.cpu().numpy(), strict=True)
-        ends = [sequence.append(int(token), float(logprob)) for sequence, token, logprob in drawn]
+        drawn = zip(ids.cpu().numpy(), logprobs.cpu().numpy(), strict=True)
+        return self._append([[(int(token), float(logprob))] for token, logprob in drawn])
+
+    def _verify(self, drafts: Drafts, decoded: Tensor) -> list[Outcome]:
+        assert self._speculator is not None
+        hidden = torch.cat([decoded, self._batch.hidden(first=len(drafts.lengths))])
+        drawn = self._speculator.verify(self._batch.sequences, drafts, self._decoder.logits(hidden))
+        accepted = sum(len(tokens) - 1 for tokens in drawn)
+        rounds = int((drafts.lengths > 0).sum())
+        self.stats += EngineStats(rounds=rounds, drafted=drafts.count, accepted=accepted)
+        return self._append(drawn)
+
+    def _append(self, drawn: Sequence[Sequence[tuple[int, float]]]) -> list[Outcome]:
+        """Gives each sequence its tokens, as far as its end; returns those that have ended."""
+        decoding = self._batch.sequences
+        before = sum(sequence.length for sequence in decoding)
+        ends = [sequence.extend(tokens) for sequence, tokens in zip(decoding, drawn, strict=True)]
+        self.stats += EngineStats(sampled=sum(sequence.length for sequence in decoding) - before)
         finished = [(row, end) for row, end in enumerate(ends) if end is not None]
         outcomes: list[Outcome] = [
             (decoding[row], decoding[row].completion(end, self.policy_version)) for row, end in finished
         ]
         for row, _ in reversed(finished):
             self._cache.insert(decoding[row].ids[:-1], partial(self._batch.take, row))
-            self._batch.leave(row)
+            self._leave(row)
         return outcomes
+
+    def _leave(self, row: int) -> None:
+        if self._speculator is not None:
+            self._speculator.leave(row, len(self._batch.sequences) - 1)
+        self._batch.leave(row)
 
     def _drop_abandoned(self) -> None:
         self._scheduler.drop_abandoned()
         for row in reversed(range(len(self._batch.sequences))):
             if self._batch.sequences[row].abandoned:
-                self._batch.leave(row)
+                self._leave(row)
 
     def _score(self) -> list[Outcome]:
         outcomes: list[Outcome] = []
-        budget = self._max_score_tokens
+        budget = self._max_step_tokens  # as many as go through the network
         for prefill in list(self._scheduler.prefilling):
             if not isinstance(scoring := prefill.owner, Scoring):
                 continue

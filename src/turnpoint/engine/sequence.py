@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -63,6 +63,13 @@ class Generation:
         if token in self.request.stop_ids or self._scanner.push(self._ids[self._text_start : self.length]):
             return FinishReason.STOP
         return FinishReason.LENGTH if self.length == self._limit else None
+
+    def extend(self, drawn: Iterable[tuple[int, float]]) -> FinishReason | None:
+        """Adds tokens and their log-probabilities up to the first that ends the completion; as `append`."""
+        for token, logprob in drawn:
+            if (end := self.append(token, logprob)) is not None:
+                return end
+        return None
 
     def completion(self, finish: FinishReason, policy_version: int) -> Completion:
         """Returns the finished completion."""

@@ -16,6 +16,9 @@ class EngineStats:
     decoded: int = 0  # sampled tokens through the network
     cached: int = 0  # prefix tokens read from the prefix cache instead
     sampled: int = 0  # tokens drawn
+    rounds: int = 0  # of speculation, one per row and step
+    drafted: int = 0  # tokens proposed in them
+    accepted: int = 0  # of those
     scored: int = 0  # given tokens scored
 
     def __add__(self, other: EngineStats) -> EngineStats:

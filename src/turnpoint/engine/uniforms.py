@@ -21,6 +21,7 @@ class Purpose(enum.IntEnum):
     """What a draw is for; each purpose has its own stream."""
 
     SAMPLE = 0  # the token at a position
+    ROUND = 1  # drafts and coins of a round of speculation
 
 
 class Uniforms:
@@ -44,5 +45,15 @@ class Uniforms:
         if block != self._block:
             counter = np.array([block * (_BLOCK // 4), self._purpose, 0, 0], dtype=np.uint64)
             bits = np.random.Philox(key=self._key, counter=counter).random_raw(_BLOCK)
-            self._block, self._draws = block, np.ldexp((bits >> np.uint64(11)).astype(np.float64), -53)
+            self._block, self._draws = block, _unit(bits)
         return float(self._draws[offset])
+
+    def of_round(self, start: int, count: int) -> npt.NDArray[np.float64]:
+        """Returns `count` draws that belong to the round of speculation that starts at a position."""
+        counter = np.array([0, Purpose.ROUND, start, 0], dtype=np.uint64)
+        return _unit(np.random.Philox(key=self._key, counter=counter).random_raw(count))
+
+
+def _unit(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """Returns numbers in [0, 1), multiples of 2^-53."""
+    return np.ldexp((bits >> np.uint64(11)).astype(np.float64), -53)

@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from turnpoint.engine.runner import Runner
 from turnpoint.engine.sequence import Generation, Scoring
+from turnpoint.engine.speculation import Speculation
 from turnpoint.engine.stats import EngineStats
 from turnpoint.models.decoder import Decoder
 from turnpoint.protocols import Completion, GenerateRequest, ScoreRequest, Scores
@@ -68,13 +69,20 @@ class LocalWorker:
     """A `Worker` in this process."""
 
     def __init__(
-        self, decoder: Decoder, *, decode: Callable[[TokenIds], str], context_length: int, limits: Limits
+        self,
+        decoder: Decoder,
+        *,
+        decode: Callable[[TokenIds], str],
+        context_length: int,
+        limits: Limits,
+        speculation: Speculation | None = None,
     ) -> None:
         self._runner = Runner(
             decoder,
             max_running=limits.max_running,
             max_step_tokens=limits.max_step_tokens,
             cache_tokens=limits.cache_tokens,
+            speculation=speculation,
         )
         self._decode = decode
         self._context_length = context_length
