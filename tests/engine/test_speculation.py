@@ -1,4 +1,4 @@
-"""Speculative decoding in the engine: the same law, the same ends, true log-probabilities, any mixture of rows."""
+"""Speculative decoding in the engine: the same law and ends, true log-probabilities, any mixture of rows."""
 
 from __future__ import annotations
 
