@@ -18,7 +18,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import safetensors.torch
 import torch
@@ -158,6 +158,25 @@ def merged_state(model: Any) -> dict[str, Tensor]:
         for leaf, tensor in merged.get_base_layer().state_dict().items():
             state[f"{name}.{leaf}"] = tensor.to(dtype)
     return state
+
+
+@torch.no_grad()
+def merged_copy(module: nn.Module) -> nn.Module:
+    """Returns a copy of a part of a model in which plain layers stand for those with an adapter in them.
+
+    The adapter is added as `merged_state` does; a part without one is merely copied, without peft.
+    """
+    if type(module).__module__.startswith("peft."):
+        dtype = cast(Any, module).get_base_layer().weight.dtype
+        merged: Any = copy.deepcopy(module).float()
+        merged.merge()
+        return merged.get_base_layer().to(dtype)
+    twin = copy.copy(module)
+    twin.__dict__ = copy.deepcopy({key: it for key, it in vars(module).items() if key != "_modules"})
+    twin.__dict__["_modules"] = {
+        name: child and merged_copy(child) for name, child in vars(module)["_modules"].items()
+    }
+    return twin
 
 
 @torch.no_grad()

@@ -1,0 +1,186 @@
+"""Draft heads for multi-token prediction: a recurrent chain over the backbone's hidden states.
+
+A draft of depth gamma at anchor t starts where the backbone has read token t and token t + 1 was sampled;
+depth i reads token t + i and drafts token t + i + 1. In training the tokens are those of the text; in
+decoding those from t + 2 on are the chain's own drafts. Embedding and output head are the backbone's:
+shared, never copied, and like its hidden states never trained through the heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from turnpoint.errors import ModelError
+from turnpoint.models.attention import AttentionLayout
+from turnpoint.models.mtp_attention import ChainLayout, PackedLayout
+from turnpoint.models.mtp_host import Host
+from turnpoint.models.mtp_layout import MAX_DEPTH, MtpLayout
+from turnpoint.models.mtp_shift import chain_mask, check_depth, check_lengths, shifted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chain:
+    """What teacher-forced heads say of T anchors at depths 1 .. gamma."""
+
+    hidden: Float[Tensor, "gamma T D"]  # for the output head: of row i - 1, token t + i + 1 is drafted
+    counts: Bool[Tensor, "gamma T"]  # whether the term belongs into a loss, see `chain_mask`
+
+
+class DraftStep(NamedTuple):
+    """What one depth makes of n rows."""
+
+    hidden: Tensor  # [n, D] for the output head
+    carried: Tensor  # [n, D] for the next depth
+
+
+class Fusion(nn.Module):
+    """The norms and the projection around a decoder layer."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__()
+        weight = host.embedding_weight
+        self.embedding_norm = host.new_norm()
+        self.hidden_norm = host.new_norm()
+        self.projection = nn.Linear(
+            2 * host.width, host.width, bias=False, dtype=weight.dtype, device=weight.device
+        )
+        self.final_norm = host.new_norm()
+
+
+class MtpHeads(nn.Module):
+    """A recurrent chain of draft heads for the backbone `host`, wired as `layout` says.
+
+    New heads are copies of the host's last layer and final norm with a random projection: see `fresh_heads`
+    and `load_heads`. Parameters are the heads' own; the backbone's are only looked at. `trained_depth` is
+    the depth they were trained to, 0 for none. Raises ModelError for norms that are not stored as the
+    layout says: such heads would draft noise.
+    """
+
+    def __init__(self, host: Host, layout: MtpLayout, *, trained_depth: int = 0) -> None:
+        super().__init__()
+        deltas = host.norms_are_deltas()
+        if deltas != (layout.norms == "delta"):
+            raise ModelError(
+                f"draft heads of layout {layout.name}: their norms are stored as {layout.norms}s and those of "
+                f"{type(host.model).__name__} are not; they belong to another family of models"
+            )
+        self.host = host
+        self.layout = layout
+        self.trained_depth = trained_depth
+        self.fusions = nn.ModuleList(Fusion(host) for _ in range(layout.fusions))
+        self.blocks = nn.ModuleList(host.new_layer() for _ in range(layout.layers))
+
+    @property
+    def max_depth(self) -> int:
+        """How many tokens a chain may have; layers are used again past their number."""
+        return MAX_DEPTH
+
+    @contextmanager
+    def watching(self) -> Generator[Callable[[Tensor], Tensor]]:
+        """Gives what the heads are fed by a pass of the backbone within, from its last hidden states [T, D].
+
+            with heads.watching() as fed:
+                final = decoder.hidden(token_ids, positions, layout)
+            chain = heads.chain(hidden=fed(final), ...)
+
+        Detached: no gradient goes back. One pass at a time: where the layout takes states before the final
+        norm, they are caught on the way, those of the last pass.
+        """
+        if self.layout.hidden == "post_norm":
+            yield Tensor.detach
+            return
+        with self.host.watching_final_norm() as seen:
+            yield lambda _: seen[-1]
+
+    def slot(self, depth: int) -> int:
+        """Returns which slot of a cache `depth` reads and writes."""
+        return depth - 1 if self.layout.attention == "same_depth" else (depth - 1) % self.layout.layers
+
+    def extends(self, depth: int) -> bool:
+        """Returns whether `depth` goes on with the keys of an earlier one, or writes anchors of its own."""
+        return self.layout.attention == "first_use" and depth > self.layout.layers
+
+    def step(
+        self,
+        *,
+        depth: int,
+        hidden: Float[Tensor, "n D"],
+        token_ids: Int[Tensor, " n"],
+        positions: Int[Tensor, " n"],
+        layout: AttentionLayout,
+    ) -> DraftStep:
+        """Runs one depth on a flat row of n: over many anchors, or on with the chains of many sequences.
+
+        `hidden` is the backbone's state at the anchor (depth 1, as `watching` gives it) or what the depth
+        before carried; `token_ids` are the tokens read, t + i of anchor t at depth i; `positions` are those
+        of the tokens before them, t + i - 1. Who attends to whom is `layout`'s business: a `DraftCache` of
+        slot `slot(depth)`, or an engine's own. Rows do not meet anywhere else.
+        """
+        check_depth(depth, self.max_depth)
+        number = (depth - 1) % self.layout.layers
+        fusion = cast(Fusion, self.fusions[number % len(self.fusions)])
+        embedded = self.host.embed(token_ids)
+        if self.layout.zero_first:
+            embedded = embedded.masked_fill((positions == 0).unsqueeze(-1), 0.0)
+        parts = [fusion.embedding_norm(embedded), fusion.hidden_norm(hidden)]
+        if self.layout.order == "hidden_first":
+            parts.reverse()
+        fused = fusion.projection(torch.cat(parts, dim=-1))
+        raw = self.host.run(self.blocks[number], fused, positions, layout)
+        normed = fusion.final_norm(raw)
+        return DraftStep(normed, raw if self.layout.carried == "pre_norm" else normed)
+
+    def chain(
+        self,
+        *,
+        hidden: Float[Tensor, "T D"],
+        token_ids: Int[Tensor, " T"],
+        positions: Int[Tensor, " T"],
+        lengths: Sequence[int],
+        depth: int,
+        valid: Bool[Tensor, " T"] | None = None,
+    ) -> Chain:
+        """Runs the chain teacher-forced from every anchor of packed sequences, for training.
+
+        `hidden` are the backbone's states as `watching` gives them, detached here once more; `lengths`
+        those of the sequences in the row, each of consecutive tokens; `valid` which tokens the policy
+        generated, all when None. Rows that do not count are finite and of no consequence. With `first_use`
+        attention every depth sees exactly what it sees in decoding; with `same_depth` anchor t sees what the
+        same depth computed of anchors before it. Raises ValueError for a depth out of bounds and for
+        lengths that do not add up; a sequence too short for the depth has nothing that counts.
+        """
+        check_depth(depth, self.max_depth)
+        check_lengths(lengths, len(token_ids))
+        everything = torch.ones_like(token_ids, dtype=torch.bool)
+        carried = hidden.detach()
+        outputs: list[Tensor] = []
+        firsts: list[PackedLayout] = []
+        chains: list[list[ChainLayout]] = [[] for _ in range(self.layout.layers)]
+        for i in range(1, depth + 1):
+            layout: PackedLayout | ChainLayout
+            if self.extends(i):
+                own = chains[self.slot(i)]
+                first = firsts[self.slot(i)]
+                layout = ChainLayout(first, own, ahead=i - 1 - self.slot(i))
+                own.append(layout)
+            else:
+                layout = PackedLayout(lengths)
+                firsts.append(layout)
+            step = self.step(
+                depth=i,
+                hidden=carried,
+                token_ids=shifted(token_ids, by=i, lengths=lengths),
+                positions=positions + (i - 1),
+                layout=layout,
+            )
+            outputs.append(step.hidden)
+            carried = step.carried
+        counts = chain_mask(valid=everything if valid is None else valid, depth=depth, lengths=lengths)
+        return Chain(hidden=torch.stack(outputs), counts=counts)
