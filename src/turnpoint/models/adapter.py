@@ -18,7 +18,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -166,17 +166,18 @@ def merged_copy(module: nn.Module) -> nn.Module:
 
     The adapter is added as `merged_state` does; a part without one is merely copied, without peft.
     """
+    return _merged(copy.deepcopy(module))
+
+
+def _merged(module: nn.Module) -> nn.Module:
     if type(module).__module__.startswith("peft."):
-        dtype = cast(Any, module).get_base_layer().weight.dtype
-        merged: Any = copy.deepcopy(module).float()
-        merged.merge()
-        return merged.get_base_layer().to(dtype)
-    twin = copy.copy(module)
-    twin.__dict__ = copy.deepcopy({key: it for key, it in vars(module).items() if key != "_modules"})
-    twin.__dict__["_modules"] = {
-        name: child and merged_copy(child) for name, child in vars(module)["_modules"].items()
-    }
-    return twin
+        layer: Any = module
+        dtype = layer.get_base_layer().weight.dtype
+        layer.float().merge()
+        return layer.get_base_layer().to(dtype)
+    for name, child in module.named_children():
+        setattr(module, name, _merged(child))
+    return module
 
 
 @torch.no_grad()

@@ -8,7 +8,8 @@ shared, never copied, and like its hidden states never trained through the heads
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import itertools
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -107,6 +108,26 @@ class MtpHeads(nn.Module):
         """Returns whether `depth` goes on with the keys of an earlier one, or writes anchors of its own."""
         return self.layout.attention == "first_use" and depth > self.layout.layers
 
+    def fusion(self, depth: int) -> Fusion:
+        """Returns the norms and the projection that `depth` uses."""
+        return cast(Fusion, self.fusions[(depth - 1) % self.layout.layers % len(self.fusions)])
+
+    def fused(
+        self,
+        *,
+        depth: int,
+        hidden: Float[Tensor, "n D"],
+        token_ids: Int[Tensor, " n"],
+        positions: Int[Tensor, " n"],
+    ) -> Float[Tensor, "n twice_D"]:
+        """Returns what the projection of `depth` is given: both parts, each by its norm. As for `step`."""
+        fusion = self.fusion(depth)
+        embedded = self.host.embed(token_ids)
+        if self.layout.zero_first:
+            embedded = embedded.masked_fill((positions == 0).unsqueeze(-1), 0.0)
+        parts = [fusion.embedding_norm(embedded), fusion.hidden_norm(hidden)]
+        return torch.cat(parts if self.layout.order == "embedding_first" else parts[::-1], dim=-1)
+
     def step(
         self,
         *,
@@ -124,16 +145,11 @@ class MtpHeads(nn.Module):
         slot `slot(depth)`, or an engine's own. Rows do not meet anywhere else.
         """
         check_depth(depth, self.max_depth)
-        number = (depth - 1) % self.layout.layers
-        fusion = cast(Fusion, self.fusions[number % len(self.fusions)])
-        embedded = self.host.embed(token_ids)
-        if self.layout.zero_first:
-            embedded = embedded.masked_fill((positions == 0).unsqueeze(-1), 0.0)
-        parts = [fusion.embedding_norm(embedded), fusion.hidden_norm(hidden)]
-        if self.layout.order == "hidden_first":
-            parts.reverse()
-        fused = fusion.projection(torch.cat(parts, dim=-1))
-        raw = self.host.run(self.blocks[number], fused, positions, layout)
+        fusion = self.fusion(depth)
+        fused = fusion.projection(
+            self.fused(depth=depth, hidden=hidden, token_ids=token_ids, positions=positions)
+        )
+        raw = self.host.run(self.blocks[(depth - 1) % self.layout.layers], fused, positions, layout)
         normed = fusion.final_norm(raw)
         return DraftStep(normed, raw if self.layout.carried == "pre_norm" else normed)
 
@@ -157,30 +173,40 @@ class MtpHeads(nn.Module):
         lengths that do not add up; a sequence too short for the depth has nothing that counts.
         """
         check_depth(depth, self.max_depth)
+        steps = self.unrolled(hidden=hidden, token_ids=token_ids, positions=positions, lengths=lengths)
+        states = [step.hidden for step in itertools.islice(steps, depth)]
+        if valid is None:
+            valid = torch.ones_like(token_ids, dtype=torch.bool)
+        return Chain(hidden=torch.stack(states), counts=chain_mask(valid=valid, depth=depth, lengths=lengths))
+
+    def unrolled(
+        self,
+        *,
+        hidden: Float[Tensor, "T D"],
+        token_ids: Int[Tensor, " T"],
+        positions: Int[Tensor, " T"],
+        lengths: Sequence[int],
+    ) -> Iterator[DraftStep]:
+        """Yields what `chain` makes of all anchors, depth by depth, up to `max_depth`; runs one at a time."""
         check_lengths(lengths, len(token_ids))
-        everything = torch.ones_like(token_ids, dtype=torch.bool)
         carried = hidden.detach()
-        outputs: list[Tensor] = []
         firsts: list[PackedLayout] = []
         chains: list[list[ChainLayout]] = [[] for _ in range(self.layout.layers)]
-        for i in range(1, depth + 1):
+        for depth in range(1, self.max_depth + 1):
             layout: PackedLayout | ChainLayout
-            if self.extends(i):
-                own = chains[self.slot(i)]
-                first = firsts[self.slot(i)]
-                layout = ChainLayout(first, own, ahead=i - 1 - self.slot(i))
-                own.append(layout)
+            if self.extends(depth):
+                slot = self.slot(depth)
+                layout = ChainLayout(firsts[slot], chains[slot], ahead=depth - 1 - slot)
+                chains[slot].append(layout)
             else:
                 layout = PackedLayout(lengths)
                 firsts.append(layout)
             step = self.step(
-                depth=i,
+                depth=depth,
                 hidden=carried,
-                token_ids=shifted(token_ids, by=i, lengths=lengths),
-                positions=positions + (i - 1),
+                token_ids=shifted(token_ids, by=depth, lengths=lengths),
+                positions=positions + (depth - 1),
                 layout=layout,
             )
-            outputs.append(step.hidden)
+            yield step
             carried = step.carried
-        counts = chain_mask(valid=everything if valid is None else valid, depth=depth, lengths=lengths)
-        return Chain(hidden=torch.stack(outputs), counts=counts)

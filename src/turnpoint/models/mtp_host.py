@@ -105,16 +105,14 @@ class Host:
     @contextmanager
     def watching_final_norm(self) -> Generator[list[Tensor]]:
         """Collects what the final norm is given in passes of the backbone meanwhile, [T, D] each, detached."""
-        seen: list[Tensor] = []
-
-        def note(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-            seen.append(given[0].detach()[0])
-
-        hook = self.norm.register_forward_pre_hook(note)
-        try:
+        with _watching(self.norm) as seen:
             yield seen
-        finally:
-            hook.remove()
+
+    @contextmanager
+    def watching_last_layer(self) -> Generator[list[Tensor]]:
+        """Collects what the last layer is given in passes of the backbone meanwhile, [T, D] each, detached."""
+        with _watching(self.layer) as seen:
+            yield seen
 
     @torch.no_grad()
     def _learn(self) -> None:
@@ -174,6 +172,20 @@ def _last_layer(backbone: nn.Module, config: Any, name: str) -> tuple[str, nn.Mo
         if isinstance(child, nn.ModuleList) and len(child) == config.num_hidden_layers:
             return list_name, child[-1]
     raise ModelError(f"{name}: its layers are no list of {config.num_hidden_layers}; no draft heads for it")
+
+
+@contextmanager
+def _watching(module: nn.Module) -> Generator[list[Tensor]]:
+    seen: list[Tensor] = []
+
+    def note(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        seen.append((given[0] if given else named["hidden_states"]).detach()[0])
+
+    hook = module.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        yield seen
+    finally:
+        hook.remove()
 
 
 def _same(output: Any, final: Tensor) -> bool:

@@ -169,4 +169,6 @@ def _checked(kind: Any, tree: Any) -> dict[str, Any]:
             values[key] = TensorNames(**_checked(TensorNames, value))
         elif types[key] in (int, bool, str) and type(value) is not types[key]:
             raise ValueError(f"{key} = {value!r}")
+        elif types[key] is int and value < 1:
+            raise ValueError(f"{key} = {value}")
     return values
