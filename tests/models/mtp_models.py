@@ -100,7 +100,9 @@ class Text:
 
     def parts(self) -> list[Text]:
         """Returns each sequence as a text of its own."""
-        rows = zip(*(it.split(self.lengths) for it in (self.token_ids, self.positions, self.hidden)), strict=True)
+        rows = zip(
+            *(it.split(self.lengths) for it in (self.token_ids, self.positions, self.hidden)), strict=True
+        )
         return [Text(token_ids=a, positions=b, hidden=c, lengths=[len(a)]) for a, b, c in rows]
 
 

@@ -1,4 +1,4 @@
-"""The recurrent chain: against transformers' own code, against itself step by step, and what it leaves alone."""
+"""The recurrent chain: against transformers' own code, step by step against itself, what it leaves alone."""
 
 from __future__ import annotations
 
@@ -48,7 +48,11 @@ def decoded(heads: MtpHeads, text: Text, depth: int) -> Tensor:
                 else cache.write(slot, anchor=start, positions=positions)
             )
             step = heads.step(
-                depth=i, hidden=carried, token_ids=text.token_ids[anchors + i], positions=positions, layout=layout
+                depth=i,
+                hidden=carried,
+                token_ids=text.token_ids[anchors + i],
+                positions=positions,
+                layout=layout,
             )
             rows[i - 1, anchors], carried = step.hidden, step.carried
     return rows
@@ -188,7 +192,9 @@ def test_what_is_handed_on_and_read_is_what_the_layout_says() -> None:
     turned = MtpHeads(host, replace(plain.layout, order="hidden_first"))
     state = plain.state_dict()
     weight = state["fusions.0.projection.weight"]
-    turned.load_state_dict({**state, "fusions.0.projection.weight": torch.cat([weight[:, 32:], weight[:, :32]], 1)})
+    turned.load_state_dict(
+        {**state, "fusions.0.projection.weight": torch.cat([weight[:, 32:], weight[:, :32]], 1)}
+    )
     assert torch.allclose(turned.chain(**text.inputs(), depth=2).hidden, base, atol=1e-5)
     blind = chain(zero_first=True)
     assert not torch.allclose(blind[0, 0], base[0, 0], atol=1e-3)
@@ -196,7 +202,9 @@ def test_what_is_handed_on_and_read_is_what_the_layout_says() -> None:
     other.token_ids[1] = (other.token_ids[1] + 1) % 50
     heads = MtpHeads(host, replace(plain.layout, zero_first=True))
     heads.load_state_dict(plain.state_dict())
-    assert torch.equal(heads.chain(**other.inputs(), depth=1).hidden[0, 0], blind[0, 0])  # token 1 is not read
+    assert torch.equal(
+        heads.chain(**other.inputs(), depth=1).hidden[0, 0], blind[0, 0]
+    )  # token 1 is not read
 
 
 def test_states_before_the_final_norm_are_caught_on_the_way() -> None:
@@ -315,5 +323,5 @@ def test_a_cache_without_the_anchors_before_is_refused() -> None:
 @pytest.mark.parametrize("preset", FAMILIES)
 def test_norms_stored_in_another_way_are_refused(preset: str) -> None:
     other = "mimo" if preset == "qwen3_next" else "qwen3_next"
-    with pytest.raises(ModelError, match=f"draft heads of layout {other}: their norms are stored as"):
+    with pytest.raises(ModelError, match=f"draft heads of layout {other}: its norms are stored as"):
         MtpHeads(family_host(preset), mtp_layout(other))

@@ -17,7 +17,7 @@ from turnpoint.models.mtp_checkpoints import checkpoint_state, load_checkpoint_h
 from turnpoint.models.mtp_host import Host
 from turnpoint.models.mtp_layout import mtp_layout
 
-D, I, E = 32, 48, 16  # sizes: hidden, of the feed-forward, of an expert
+D, WIDE, E = 32, 48, 16  # sizes: hidden, of the feed-forward, of an expert
 
 
 def feed_forward(stem: str, size: int) -> dict[str, list[int]]:
@@ -40,7 +40,10 @@ def grouped_attention(stem: str, *, bias: bool = False, gate: int = 1) -> dict[s
 
 
 def experts(stem: str) -> dict[str, list[int]]:
-    shapes: dict[str, list[int]] = {f"{stem}.gate.weight": [4, D], f"{stem}.gate.e_score_correction_bias": [4]}
+    shapes: dict[str, list[int]] = {
+        f"{stem}.gate.weight": [4, D],
+        f"{stem}.gate.e_score_correction_bias": [4],
+    }
     for number in range(4):
         shapes |= feed_forward(f"{stem}.experts.{number}", E)
     return shapes | feed_forward(f"{stem}.shared_experts", E)
@@ -79,14 +82,14 @@ PUBLISHED: dict[str, dict[str, list[int]]] = {  # the names in the files that th
         **grouped_attention(f"{QWEN}.self_attn", gate=2),
         f"{QWEN}.self_attn.q_norm.weight": [8],
         f"{QWEN}.self_attn.k_norm.weight": [8],
-        **feed_forward(f"{QWEN}.mlp", I),
+        **feed_forward(f"{QWEN}.mlp", WIDE),
     },
     "mimo": {
         f"{MIMO}.input_proj.weight": [D, 2 * D],
         **norms(*(f"{MIMO}.{it}" for it in ("token_layernorm", "hidden_layernorm", "final_layernorm"))),
         **norms(*(f"{MIMO}.{it}" for it in ("input_layernorm", "post_attention_layernorm"))),
         **grouped_attention(f"{MIMO}.self_attn", bias=True),
-        **feed_forward(f"{MIMO}.mlp", I),
+        **feed_forward(f"{MIMO}.mlp", WIDE),
     },
 }
 
@@ -129,7 +132,8 @@ def test_a_tensor_arrives_where_its_name_says() -> None:
     host = family_host("deepseek_v3")
     state = published(host, "deepseek_v3")
     heads = read_checkpoint(host, "deepseek_v3", state, source="it")
-    fusion, block = heads.fusions[0], heads.blocks[0]
+    fusion: Any = heads.fusions[0]
+    block: Any = heads.blocks[0]
     stem = "model.layers.2"
     assert torch.equal(fusion.embedding_norm.weight, state[f"{stem}.enorm.weight"])
     assert torch.equal(fusion.hidden_norm.weight, state[f"{stem}.hnorm.weight"])
@@ -139,7 +143,9 @@ def test_a_tensor_arrives_where_its_name_says() -> None:
         gate, up = block.mlp.experts.gate_up_proj[number].split(E)
         assert torch.equal(gate, state[f"{stem}.mlp.experts.{number}.gate_proj.weight"])
         assert torch.equal(up, state[f"{stem}.mlp.experts.{number}.up_proj.weight"])
-    assert torch.equal(block.mlp.gate.e_score_correction_bias, state[f"{stem}.mlp.gate.e_score_correction_bias"])
+    assert torch.equal(
+        block.mlp.gate.e_score_correction_bias, state[f"{stem}.mlp.gate.e_score_correction_bias"]
+    )
     mimo = family_host("mimo")
     state = published(mimo, "mimo")
     fusion = read_checkpoint(mimo, "mimo", state, source="it").fusions[0]
@@ -171,7 +177,9 @@ def test_several_layers_are_counted_and_numbered(preset: str) -> None:
     host = family_host(preset)
     heads = random_heads(host, mtp_layout(preset, layers=2))
     state = checkpoint_state(heads)
-    second = {"deepseek_v3": "model.layers.3", "qwen3_next": "mtp.layers.1", "mimo": "model.mtp_layers.1"}[preset]
+    second = {"deepseek_v3": "model.layers.3", "qwen3_next": "mtp.layers.1", "mimo": "model.mtp_layers.1"}[
+        preset
+    ]
     assert f"{second}.input_layernorm.weight" in state
     assert len(heads.fusions) == (1 if preset == "qwen3_next" else 2)
     again = read_checkpoint(host, preset, state, source="it")
@@ -220,7 +228,10 @@ def broken(state: dict[str, Tensor], how: str) -> dict[str, Tensor]:
         ("missing", "1 tensors are missing, for example model.layers.2.mlp.experts.3.gate_proj.weight"),
         ("unknown", "1 tensors have no place, for example model.layers.2.self_attn.sinks"),
         ("scaled", r"model.layers.2.eh_proj.weight_scale_inv \(their weights are quantised"),
-        ("misshapen", r"experts.3.gate_proj.weight is of shape \[16, 33\], for this backbone it would be \[16, 32\]"),
+        (
+            "misshapen",
+            r"experts.3.gate_proj.weight is of shape \[16, 33\], for this backbone it would be \[16, 32\]",
+        ),
         ("damaged", r"model.layers.2.enorm.weight is quantised \(torch.float32\) or holds NaN"),
         ("quantised", r"model.layers.2.eh_proj.weight is quantised \(torch.float8_e4m3fn\)"),
         ("other embedding", "model.layers.2.embed_tokens.weight is not the backbone's"),
@@ -238,15 +249,17 @@ def test_a_tensor_that_does_not_belong_is_named_in_one_line(how: str, message: s
 
 def test_heads_of_another_family_and_no_heads_at_all(tmp_path: Path) -> None:
     host = family_host("glm4_moe")
-    with pytest.raises(ModelError, match="31 tensors are missing|tensors are missing, for example model.layers.2"):
+    with pytest.raises(ModelError, match=r"tensors are missing, for example model\.layers\.2"):
         read_checkpoint(host, "glm4_moe", published(family_host("mimo"), "mimo"), source="it")
-    with pytest.raises(ModelError, match="draft heads of layout 'eagle': not known; known are turnpoint, deepseek"):
+    with pytest.raises(
+        ModelError, match="draft heads of layout 'eagle': not known; known are turnpoint, deepseek"
+    ):
         read_checkpoint(host, "eagle", {}, source="it")
     save_file({"model.norm.weight": torch.ones(D)}, tmp_path / "model.safetensors")
     with pytest.raises(ModelError, match="holds no draft heads by the names of glm4_moe"):
         load_checkpoint_heads(host, "glm4_moe", folder=tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(ModelError, match="model.safetensors: cannot be read"):
+    with pytest.raises(ModelError, match=r"model\.safetensors: cannot be read"):
         load_checkpoint_heads(host, "glm4_moe", folder=tmp_path)
 
 

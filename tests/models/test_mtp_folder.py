@@ -17,7 +17,7 @@ from turnpoint.models.decoder import Decoder
 from turnpoint.models.mtp import MtpHeads
 from turnpoint.models.mtp_folder import DESCRIPTION, WEIGHTS, load_heads, save_heads
 from turnpoint.models.mtp_host import host_of
-from turnpoint.models.mtp_layout import ParallelLayout, mtp_layout
+from turnpoint.models.mtp_layout import PRESETS, ParallelLayout, layout_tree, mtp_layout, read_layout
 from turnpoint.models.mtp_parallel import ParallelHeads
 
 
@@ -88,7 +88,7 @@ def test_other_weights_of_the_same_model_are_refused_unless_asked_for(saved: Pat
     decoder = tiny_decoder()
     load_heads(decoder, saved)
     decoder.model.get_input_embeddings().weight.data[3, 3] += 0.5
-    with pytest.raises(ModelError, match="made for other weights than this backbone has .*retrained=True"):
+    with pytest.raises(ModelError, match=r"made for other weights than this backbone has .*retrained=True"):
         load_heads(decoder, saved)
     load_heads(decoder, saved, retrained=True)
 
@@ -100,6 +100,15 @@ def test_the_type_that_a_backbone_was_loaded_in_makes_no_difference(tmp_path: Pa
     full = Decoder(tiny_model().to(torch.bfloat16).float(), vocab_size=model.config.vocab_size)
     heads = load_heads(full, tmp_path / "heads")
     assert {it.dtype for it in heads.parameters()} == {torch.float32}
+
+
+def overwritten(name: str, content: bytes | None) -> Callable[[Path], None]:
+    def overwrite(folder: Path) -> None:
+        (folder / name).unlink()
+        if content is not None:
+            (folder / name).write_bytes(content)
+
+    return overwrite
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
@@ -114,10 +123,10 @@ def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda folder: (folder / WEIGHTS).unlink(), f"there is no {WEIGHTS}"),
-        (lambda folder: (folder / DESCRIPTION).unlink(), f"there is no {DESCRIPTION}"),
-        (lambda folder: (folder / DESCRIPTION).write_text("{"), f"{DESCRIPTION} cannot be read"),
-        (lambda folder: (folder / WEIGHTS).write_bytes(b"no tensors"), f"{WEIGHTS}: cannot be read"),
+        (overwritten(WEIGHTS, None), f"there is no {WEIGHTS}"),
+        (overwritten(DESCRIPTION, None), f"there is no {DESCRIPTION}"),
+        (overwritten(DESCRIPTION, b"{"), f"{DESCRIPTION} cannot be read"),
+        (overwritten(WEIGHTS, b"no tensors"), f"{WEIGHTS}: cannot be read"),
         (edited(lambda it: it.update(format=2)), "is not of format 1"),
         (edited(lambda it: it.pop("layout")), "is not of format 1"),
         (edited(lambda it: it.update(trained_depth=-1)), "does not say whose heads"),
@@ -131,7 +140,7 @@ def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]
     ],
 )
 def test_a_damaged_folder_is_refused_in_one_line(
-    saved: Path, damage: Callable[[Path], object], message: str
+    saved: Path, damage: Callable[[Path], None], message: str
 ) -> None:
     damage(saved)
     with pytest.raises(ModelError, match=message) as caught:
@@ -143,7 +152,7 @@ def test_parallel_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
     decoder = tiny_decoder()
     save_heads(ParallelHeads(host_of(decoder), ParallelLayout(depth=2)), tmp_path / "heads")
     edited(lambda it: it["layout"].update(depth=3))(tmp_path / "heads")
-    with pytest.raises(ModelError, match="blocks.2.bias is missing, has no place"):
+    with pytest.raises(ModelError, match=r"blocks\.2\.bias is missing, has no place"):
         load_heads(decoder, tmp_path / "heads")
 
 
@@ -158,8 +167,6 @@ def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_every_preset_can_be_read_back_from_json() -> None:
-    from turnpoint.models.mtp_layout import PRESETS, layout_tree, read_layout
-
     assert set(FAMILIES) < set(PRESETS)
     for layout in [*PRESETS.values(), ParallelLayout(depth=4)]:
         assert read_layout(json.loads(json.dumps(layout_tree(layout))), source="it") == layout

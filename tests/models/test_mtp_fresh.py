@@ -1,4 +1,4 @@
-"""New draft heads: copies that repeat, a projection by least squares, for any backbone that the library runs."""
+"""New draft heads: copies that repeat, a projection by least squares, for whatever the library runs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def states(decoder: Decoder, heads: MtpHeads, text: Text, depth: int) -> Tensor:
 
 def fitted(decoder: Decoder, text: Text, **options: Any) -> MtpHeads:
     heads = fresh_heads(decoder, **options)
-    fit_projection(
-        heads, decoder, token_ids=text.token_ids, positions=text.positions, lengths=text.lengths
-    )
+    fit_projection(heads, decoder, token_ids=text.token_ids, positions=text.positions, lengths=text.lengths)
     return heads
 
 
@@ -96,7 +94,7 @@ def test_fitted_heads_come_nearer_to_the_backbones_next_states(layers: int) -> N
     with torch.no_grad():
         final = decoder.hidden(text.token_ids, text.positions, PackedLayout(text.lengths))
     far, near = (
-        [float((rows[:198 - i] - final[i + 1 : 199]).square().mean()) for i, rows in enumerate(drafts)]
+        [float((rows[: 198 - i] - final[i + 1 : 199]).square().mean()) for i, rows in enumerate(drafts)]
         for drafts in (
             states(decoder, fresh_heads(decoder, layers=layers), text, layers),
             states(decoder, fitted(decoder, text, layers=layers), text, layers),

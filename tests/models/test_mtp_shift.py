@@ -54,7 +54,11 @@ def test_masks_are_the_definition() -> None:
     for bits in itertools.product([False, True], repeat=6):
         for lengths in ([6], [2, 4], [3, 1, 2]):
             mask = chain_mask(valid=torch.tensor(bits), depth=4, lengths=lengths)
-            ends = [end for end, size in zip(itertools.accumulate(lengths), lengths, strict=True) for _ in range(size)]
+            ends = [
+                end
+                for end, size in zip(itertools.accumulate(lengths), lengths, strict=True)
+                for _ in range(size)
+            ]
             for depth, anchor in itertools.product(range(1, 5), range(6)):
                 reads = range(anchor + 1, anchor + depth + 2)
                 assert mask[depth - 1, anchor] == all(it < ends[anchor] and bits[it] for it in reads)

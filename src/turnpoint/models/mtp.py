@@ -69,7 +69,7 @@ class MtpHeads(nn.Module):
         deltas = host.norms_are_deltas()
         if deltas != (layout.norms == "delta"):
             raise ModelError(
-                f"draft heads of layout {layout.name}: their norms are stored as {layout.norms}s and those of "
+                f"draft heads of layout {layout.name}: its norms are stored as {layout.norms}s, those of "
                 f"{type(host.model).__name__} are not; they belong to another family of models"
             )
         self.host = host

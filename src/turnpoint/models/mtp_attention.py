@@ -132,7 +132,9 @@ class DraftCache:
         Raises ValueError when anchors before it are missing.
         """
         if not 0 <= anchor <= self._slots[slot].anchors:
-            raise ValueError(f"anchor {anchor} of a cache that holds {self.anchors(slot)}: none may be left out")
+            raise ValueError(
+                f"anchor {anchor} of a cache that holds {self.anchors(slot)}: none may be left out"
+            )
         return _CachedLayout(self._slots[slot], kept=anchor, positions=positions)
 
     def extend(self, slot: int, *, positions: Int[Tensor, " n"]) -> AttentionLayout:

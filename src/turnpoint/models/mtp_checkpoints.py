@@ -9,21 +9,16 @@ from the folder that the backbone came from alone.
 from __future__ import annotations
 
 import copy
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import (
-    PrefixChange,
-    convert_and_load_state_dict_in_model,
-    revert_weight_conversion,
-)
+from transformers import conversion_mapping, core_model_loading
 from transformers.modeling_utils import LoadStateDictConfig
 
 from turnpoint.errors import ModelError
@@ -31,6 +26,9 @@ from turnpoint.models.mtp import Fusion, MtpHeads
 from turnpoint.models.mtp_host import Host
 from turnpoint.models.mtp_layout import MtpLayout, TensorNames, mtp_layout
 from turnpoint.models.pretrained import first_line, quiet
+
+_conversion: Any = conversion_mapping  # neither is typed
+_loading: Any = core_model_loading
 
 _IGNORED = ".rotary_emb.inv_freq"  # a constant that some checkpoints store
 
@@ -79,7 +77,7 @@ def load_checkpoint_heads(host: Host, layout: str, *, folder: str | Path) -> Mtp
     names = mtp_layout(layout).names
     tensors: dict[str, Tensor] = {}
     for file in sorted(Path(folder).glob("*.safetensors")):
-        tensors |= read_tensors(file, lambda name: _index(name, host, names) is not None)
+        tensors |= read_tensors(file, partial(_belongs, host=host, names=names))
     if not tensors:
         raise ModelError(
             f"model {folder}: holds no draft heads by the names of {layout} ({names.layer}); "
@@ -88,12 +86,12 @@ def load_checkpoint_heads(host: Host, layout: str, *, folder: str | Path) -> Mtp
     return read_checkpoint(host, layout, tensors, source=f"model {folder}")
 
 
-def read_tensors(file: Path, wanted: Any) -> dict[str, Tensor]:
+def read_tensors(file: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
     """Returns the tensors of a safetensors file whose names `wanted` accepts; ModelError if unreadable."""
     try:
-        with safe_open(file, framework="pt") as content:
-            opened: Any = content
-            return {name: opened.get_tensor(name) for name in opened.keys() if wanted(name)}  # noqa: SIM118
+        with cast(Any, safe_open)(file, framework="pt") as content:
+            names: list[str] = content.keys()
+            return {name: content.get_tensor(name) for name in names if wanted(name)}
     except (OSError, SafetensorError) as error:
         raise ModelError(f"draft heads {file}: cannot be read: {first_line(error)}") from error
 
@@ -103,7 +101,7 @@ def heads_only(tensors: Mapping[str, Tensor], host: Host, names: TensorNames) ->
     return {
         name: tensor
         for name, tensor in tensors.items()
-        if _index(name, host, names) is not None and not name.endswith(_IGNORED)
+        if _belongs(name, host, names) and not name.endswith(_IGNORED)
     }
 
 
@@ -111,12 +109,16 @@ def _name(host: Host, names: TensorNames, template: str, number: int) -> str:
     return template.format(index=number + (host.num_layers if names.counts_on else 0))
 
 
+def _belongs(name: str, host: Host, names: TensorNames) -> bool:
+    return _index(name, host, names) is not None
+
+
 def _index(name: str, host: Host, names: TensorNames) -> int | None:
     """Returns the number of the layer that a tensor belongs to, 0 where layers share it; None: no head's."""
-    stem = os.path.commonprefix([names.layer, names.projection, names.final_norm]).partition("{index}")[0]
-    if not name.startswith(stem):
+    prefix, stem = names.layer.partition("{index}")[0], names.layer.partition(".")[0]
+    if not name.startswith(f"{stem}." if "{index}" not in names.projection else prefix):
         return None
-    numbered = re.match(re.escape(names.layer.partition("{index}")[0]) + r"(\d+)\.", name)
+    numbered = re.match(re.escape(prefix) + r"(\d+)\.", name)
     if numbered is None:
         return None if names.counts_on else 0
     index = int(numbered[1]) - (host.num_layers if names.counts_on else 0)
@@ -191,7 +193,8 @@ def _stored(host: Host, blocks: nn.ModuleList) -> Iterator[tuple[int, str, Tenso
         for number, block in enumerate(blocks)
         for leaf, tensor in block.state_dict().items()
     }
-    for name, tensor in revert_weight_conversion(twin, state).items():
+    stored: dict[str, Tensor] = _loading.revert_weight_conversion(twin, state)
+    for name, tensor in stored.items():
         number, _, leaf = name.removeprefix(f"{prefix}.").partition(".")
         yield int(number), leaf, tensor
 
@@ -207,7 +210,9 @@ def _load_blocks(heads: MtpHeads, given: Mapping[str, Tensor], source: str) -> N
         weight_mapping=twin._weight_conversions, device_map={"": host.embedding_weight.device}
     )
     with quiet():
-        info, _ = convert_and_load_state_dict_in_model(model=twin, state_dict=state, load_config=load)
+        info, _ = _loading.convert_and_load_state_dict_in_model(
+            model=twin, state_dict=state, load_config=load
+        )
     if lost := [*info.unexpected_keys, *info.mismatched_keys, *info.conversion_errors]:
         raise ModelError(f"{source}: draft heads: transformers cannot convert {lost[0]}")
 
@@ -216,8 +221,8 @@ def _twin(host: Host, blocks: nn.ModuleList) -> tuple[Any, str]:
     """Returns the host with `blocks` in place of its layers, all else shared, and what they are called."""
     backbone = _with(host.backbone, {host.list_name: blocks})
     twin: Any = _with(host.model, {host.model.base_model_prefix: backbone})
-    conversions: Any = get_model_conversion_mapping(host.model, add_legacy=False)
-    twin._weight_conversions = [it for it in conversions if not isinstance(it, PrefixChange)]
+    conversions: Any = _conversion.get_model_conversion_mapping(host.model, add_legacy=False)
+    twin._weight_conversions = [it for it in conversions if not isinstance(it, _loading.PrefixChange)]
     return twin, f"{host.model.base_model_prefix}.{host.list_name}"
 
 

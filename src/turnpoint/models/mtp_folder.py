@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import safetensors.torch
 import torch
@@ -70,7 +70,7 @@ def load_heads(decoder: Decoder, folder: str | Path, *, retrained: bool = False)
     tree = _read(folder, source)
     layout = read_layout(tree["layout"], source=source)
     _check_backbone(tree["backbone"], fingerprint(host), source, retrained=retrained)
-    tensors = read_tensors(folder / WEIGHTS, lambda _: True)
+    tensors = read_tensors(folder / WEIGHTS, bool)
     if isinstance(layout, MtpLayout):
         return read_checkpoint(host, layout, tensors, source=source, trained_depth=tree["trained_depth"])
     heads = ParallelHeads(host, layout, trained_depth=tree["trained_depth"])
@@ -87,14 +87,14 @@ def fingerprint(host: Host) -> dict[str, Any]:
     The checksum is that of the embedding rounded to bfloat16, so that the same weights are the same in
     whichever type they were loaded.
     """
-    rounded = host.embedding_weight.detach().to("cpu", torch.bfloat16).contiguous().view(torch.uint8)
+    rounded = host.embedding_weight.detach().to("cpu", torch.bfloat16).contiguous()
     return {
         "architecture": type(host.model).__name__,
         "layers": host.num_layers,
         "width": host.width,
         "rows": len(host.embedding_weight),
         "vocabulary": host.vocab_size,
-        "embedding_sha256": hashlib.sha256(rounded.numpy()).hexdigest(),
+        "embedding_sha256": hashlib.sha256(cast(Any, rounded.view(torch.uint8).numpy())).hexdigest(),
     }
 
 
@@ -107,15 +107,16 @@ def _read(folder: Path, source: str) -> dict[str, Any]:
         if not (folder / name).is_file():
             raise ModelError(f"{source}: there is no {name}; give a folder that save_heads wrote")
     try:
-        tree = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        tree: Any = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{source}: {DESCRIPTION} cannot be read: {first_line(error)}") from error
-    if not isinstance(tree, dict) or tree.get("format") != _FORMAT or set(tree) != _KEYS:
+    if not isinstance(tree, dict) or set(cast(Any, tree)) != _KEYS or tree["format"] != _FORMAT:
         raise ModelError(f"{source}: {DESCRIPTION} is not of format {_FORMAT}, the one this version reads")
-    depth = tree["trained_depth"]
-    if type(depth) is not int or depth < 0 or not isinstance(tree["backbone"], dict):
+    known = cast("dict[str, Any]", tree)
+    depth, backbone = known["trained_depth"], known["backbone"]
+    if type(depth) is not int or depth < 0 or not isinstance(backbone, dict):
         raise ModelError(f"{source}: {DESCRIPTION} does not say whose heads they are and how deep trained")
-    return tree
+    return known
 
 
 def _check_backbone(theirs: dict[str, Any], ours: dict[str, Any], source: str, *, retrained: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -41,7 +41,9 @@ def fresh_heads(
     identity = torch.eye(host.width)
     with torch.no_grad():
         for depth in range(1, layers + 1):
-            heads.fusion(depth).projection.weight.copy_(torch.cat([torch.zeros_like(identity), identity], dim=1))
+            heads.fusion(depth).projection.weight.copy_(
+                torch.cat([torch.zeros_like(identity), identity], dim=1)
+            )
     return heads
 
 
@@ -89,4 +91,4 @@ def _least_squares(inputs: Float[Tensor, "n F"], outputs: Float[Tensor, "n D"]) 
     inputs, outputs = inputs.double(), outputs.double()
     gram = inputs.T @ inputs
     gram.diagonal().add_(_RIDGE * gram.diagonal().mean())
-    return torch.linalg.solve(gram, inputs.T @ outputs).T
+    return cast(Any, torch.linalg).solve(gram, inputs.T @ outputs).T

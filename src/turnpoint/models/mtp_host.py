@@ -81,7 +81,9 @@ class Host:
         norm = copy.deepcopy(self.norm)
         for weight in norm.parameters():
             weight.zero_()
-        one = torch.ones(1, self.width, dtype=self.embedding_weight.dtype, device=self.embedding_weight.device)
+        one = torch.ones(
+            1, self.width, dtype=self.embedding_weight.dtype, device=self.embedding_weight.device
+        )
         return bool(norm(one).any())
 
     def embed(self, token_ids: Tensor) -> Tensor:
@@ -99,18 +101,17 @@ class Host:
         }
         if self._rotary is not None:
             values[_Given.ROTATIONS] = _called(self._rotary, self._rotary_call, values)
-        output = _called(layer, self._layer_call, values)
-        return (output[0] if isinstance(output, tuple) else output)[0]
+        return _row(_called(layer, self._layer_call, values))
 
     @contextmanager
     def watching_final_norm(self) -> Generator[list[Tensor]]:
-        """Collects what the final norm is given in passes of the backbone meanwhile, [T, D] each, detached."""
+        """Collects what the final norm is given in passes of the backbone, [T, D] each, detached."""
         with _watching(self.norm) as seen:
             yield seen
 
     @contextmanager
     def watching_last_layer(self) -> Generator[list[Tensor]]:
-        """Collects what the last layer is given in passes of the backbone meanwhile, [T, D] each, detached."""
+        """Collects what the last layer is given in passes of the backbone, [T, D] each, detached."""
         with _watching(self.layer) as seen:
             yield seen
 
@@ -154,8 +155,7 @@ class Host:
         _, given, named, expected = calls.made[-1]
         hidden = (given[0] if given else named["hidden_states"])[0]
         actual = self.run(self.layer, hidden, positions, CausalLayout())
-        expected = (expected[0] if isinstance(expected, tuple) else expected)[0]
-        if not torch.equal(actual, expected):
+        if not torch.equal(actual, _row(expected)):
             raise ModelError(
                 f"{type(self.model).__name__}: its last layer does something else on its own than in the "
                 f"model; draft heads cannot be made from it"
@@ -245,6 +245,11 @@ def _recipe(
         tuple(kind(value, str(place)) for place, value in enumerate(given)),
         {key: kind(value, key) for key, value in named.items()},
     )
+
+
+def _row(output: Any) -> Tensor:
+    """Returns the states, [T, D], in what a layer returns: [1, T, D], or a tuple that begins with it."""
+    return cast("tuple[Tensor]", output)[0][0] if isinstance(output, tuple) else output[0]
 
 
 def _called(module: nn.Module, recipe: _Recipe, values: Mapping[_Given, Any]) -> Any:

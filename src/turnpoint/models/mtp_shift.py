@@ -9,9 +9,7 @@ from jaxtyping import Bool, Shaped
 from torch import Tensor
 
 
-def shifted(
-    tensor: Shaped[Tensor, "T ..."], *, by: int, lengths: Sequence[int]
-) -> Shaped[Tensor, "T ..."]:
+def shifted(tensor: Shaped[Tensor, "T ..."], *, by: int, lengths: Sequence[int]) -> Shaped[Tensor, "T ..."]:
     """Returns `out[t] = tensor[t + by]` where t + by is in the sequence of t, and zero elsewhere.
 
     `lengths` are those of the sequences that are packed into T, from left to right. Raises ValueError when
@@ -29,9 +27,7 @@ def shifted(
     return torch.cat(parts) if parts else tensor
 
 
-def chain_mask(
-    *, valid: Bool[Tensor, " T"], depth: int, lengths: Sequence[int]
-) -> Bool[Tensor, "depth T"]:
+def chain_mask(*, valid: Bool[Tensor, " T"], depth: int, lengths: Sequence[int]) -> Bool[Tensor, "depth T"]:
     """Returns which terms of a draft loss count: row i - 1 says it of depth i, by anchor.
 
     A chain anchored at t stands for a round of speculation after token t + 1 was sampled: depth i predicts
@@ -63,6 +59,8 @@ def check_lengths(lengths: Sequence[int], total: int) -> None:
 def check_depth(depth: int, most: int | None = None) -> None:
     """Raises ValueError for a depth that is below 1 or over `most`."""
     if depth < 1:
-        raise ValueError(f"a draft of depth {depth}: drafts are 1 token deep or more; to draft none, do not ask")
+        raise ValueError(
+            f"a draft of depth {depth}: drafts are 1 token deep or more; to draft none, do not ask"
+        )
     if most is not None and depth > most:
         raise ValueError(f"a draft of depth {depth}: these heads draft at most {most} tokens")
