@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -100,10 +101,16 @@ class Text:
 
     def parts(self) -> list[Text]:
         """Returns each sequence as a text of its own."""
-        rows = zip(
-            *(it.split(self.lengths) for it in (self.token_ids, self.positions, self.hidden)), strict=True
-        )
-        return [Text(token_ids=a, positions=b, hidden=c, lengths=[len(a)]) for a, b, c in rows]
+        ends = [*itertools.accumulate(self.lengths, initial=0)]
+        return [
+            Text(
+                token_ids=self.token_ids[start:end],
+                positions=self.positions[start:end],
+                hidden=self.hidden[start:end],
+                lengths=[end - start],
+            )
+            for start, end in itertools.pairwise(ends)
+        ]
 
 
 def random_text(lengths: Sequence[int], *, width: int = 32, rows: int = ROWS) -> Text:

@@ -117,7 +117,7 @@ def test_the_first_depth_is_transformers_own_layer() -> None:
     """Its MtpLayer knows one wiring: embedding first, the state after the final norm handed on."""
     host = family_host("glm4_moe")
     heads = random_heads(host)
-    fusion, text = heads.fusions[0], random_text([11])
+    fusion, text = heads.fusion(1), random_text([11])
     config = copy.deepcopy(host.config)
     config.num_hidden_layers, config.first_k_dense_replace, config._attn_implementation = 1, 0, "eager"
     theirs: Any = MtpLayer(config, type(host.layer), type(host.norm), 0)
@@ -269,7 +269,7 @@ def test_rows_that_do_not_count_leave_no_trace_in_the_gradient() -> None:
         assert bool(chain.hidden.isfinite().all())
         assert int(chain.counts.sum()) == 8 + 7 + 6
         chain.hidden[chain.counts].sum().backward()
-        weight = heads.fusions[0].projection.weight
+        weight = heads.fusion(1).projection.weight
         assert isinstance(weight.grad, Tensor)
         grads.append(weight.grad)
     assert torch.allclose(grads[0], grads[1], atol=1e-4)
@@ -311,7 +311,7 @@ def test_a_text_shorter_than_the_depth_has_nothing_that_counts() -> None:
     assert bool(chain.hidden.isfinite().all())
     assert not chain.counts.any()
     with pytest.raises(ValueError, match="sequences of 2 tokens in all for a row of 3"):
-        heads.chain(**{**random_text([2, 1]).inputs(), "lengths": [2]}, depth=1)
+        heads.chain(**replace(random_text([2, 1]), lengths=[2]).inputs(), depth=1)
 
 
 def test_a_cache_without_the_anchors_before_is_refused() -> None:

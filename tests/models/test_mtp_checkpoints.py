@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tests.models.mtp_models import FAMILIES, ROWS, family_host, random_heads, random_text
 from turnpoint.errors import ModelError
 from turnpoint.models.mtp import MtpHeads
-from turnpoint.models.mtp_checkpoints import checkpoint_state, load_checkpoint_heads, read_checkpoint
+from turnpoint.models.mtp_checkpoints import checkpoint_state, read_checkpoint, read_checkpoint_folder
 from turnpoint.models.mtp_host import Host
 from turnpoint.models.mtp_layout import mtp_layout
 
@@ -113,16 +113,18 @@ def test_a_published_file_comes_back_to_the_bit(preset: str, tmp_path: Path) -> 
     state = published(host, preset)
     backbone = {"model.layers.1.input_layernorm.weight": torch.ones(D), "model.norm.weight": torch.ones(D)}
     names = sorted(state)
-    save_file(backbone | {name: state[name] for name in names[::2]}, tmp_path / "model-1.safetensors")
-    save_file({name: state[name] for name in names[1::2]}, tmp_path / "model-2.safetensors")
-    heads = load_checkpoint_heads(host, preset, folder=tmp_path)
+    safetensors.torch.save_file(
+        backbone | {name: state[name] for name in names[::2]}, tmp_path / "model-1.safetensors"
+    )
+    safetensors.torch.save_file({name: state[name] for name in names[1::2]}, tmp_path / "model-2.safetensors")
+    heads = read_checkpoint_folder(host, preset, folder=tmp_path)
     again = checkpoint_state(heads)
     assert again.keys() == state.keys()
     assert all(torch.equal(again[name], state[name]) for name in state)
     assert all(it.requires_grad for it in heads.parameters())
     assert heads.trained_depth == 1
-    save_file(again, tmp_path / "again.safetensors")
-    assert load_file(tmp_path / "again.safetensors").keys() == state.keys()
+    safetensors.torch.save_file(again, tmp_path / "again.safetensors")
+    assert safetensors.torch.load_file(tmp_path / "again.safetensors").keys() == state.keys()
     chain = heads.chain(**random_text([7]).inputs(), depth=2).hidden
     assert bool(chain.isfinite().all())
 
@@ -255,12 +257,12 @@ def test_heads_of_another_family_and_no_heads_at_all(tmp_path: Path) -> None:
         ModelError, match="draft heads of layout 'eagle': not known; known are turnpoint, deepseek"
     ):
         read_checkpoint(host, "eagle", {}, source="it")
-    save_file({"model.norm.weight": torch.ones(D)}, tmp_path / "model.safetensors")
+    safetensors.torch.save_file({"model.norm.weight": torch.ones(D)}, tmp_path / "model.safetensors")
     with pytest.raises(ModelError, match="holds no draft heads by the names of glm4_moe"):
-        load_checkpoint_heads(host, "glm4_moe", folder=tmp_path)
+        read_checkpoint_folder(host, "glm4_moe", folder=tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(ModelError, match=r"model\.safetensors: cannot be read"):
-        load_checkpoint_heads(host, "glm4_moe", folder=tmp_path)
+        read_checkpoint_folder(host, "glm4_moe", folder=tmp_path)
 
 
 def test_heads_come_in_the_type_of_the_backbone() -> None:

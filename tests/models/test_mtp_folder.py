@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
-from tests.models.mtp_models import FAMILIES, family_model, random_heads, random_text
+from tests.models.mtp_models import FAMILIES, ROWS, family_model, random_heads, random_text
 from tests.tiny import tiny_decoder, tiny_model
 from turnpoint.errors import ModelError, RunFolderError
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.mtp import MtpHeads
-from turnpoint.models.mtp_folder import DESCRIPTION, WEIGHTS, load_heads, save_heads
+from turnpoint.models.mtp_checkpoints import checkpoint_state
+from turnpoint.models.mtp_folder import DESCRIPTION, WEIGHTS, load_checkpoint_heads, load_heads, save_heads
 from turnpoint.models.mtp_host import host_of
 from turnpoint.models.mtp_layout import PRESETS, ParallelLayout, layout_tree, mtp_layout, read_layout
 from turnpoint.models.mtp_parallel import ParallelHeads
@@ -170,3 +172,11 @@ def test_every_preset_can_be_read_back_from_json() -> None:
     assert set(FAMILIES) < set(PRESETS)
     for layout in [*PRESETS.values(), ParallelLayout(depth=4)]:
         assert read_layout(json.loads(json.dumps(layout_tree(layout))), source="it") == layout
+
+
+def test_heads_inside_a_checkpoint_are_found_through_the_decoder(tmp_path: Path) -> None:
+    decoder = Decoder(family_model("glm4_moe"), vocab_size=ROWS)
+    state = checkpoint_state(random_heads(host_of(decoder), mtp_layout("glm4_moe")))
+    safetensors.torch.save_file(state, tmp_path / "model.safetensors")
+    heads = load_checkpoint_heads(decoder, "glm4_moe", folder=tmp_path)
+    assert all(torch.equal(it, state[name]) for name, it in checkpoint_state(heads).items())

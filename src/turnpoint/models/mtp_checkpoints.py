@@ -69,7 +69,7 @@ def read_checkpoint(
     return heads
 
 
-def load_checkpoint_heads(host: Host, layout: str, *, folder: str | Path) -> MtpHeads:
+def read_checkpoint_folder(host: Host, layout: str, *, folder: str | Path) -> MtpHeads:
     """Returns the draft heads inside the checkpoint in `folder`, a Hugging Face folder of safetensors.
 
     Only their tensors are read. Raises ModelError as `read_checkpoint` does, and when there are none.

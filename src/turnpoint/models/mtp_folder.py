@@ -16,7 +16,12 @@ from turnpoint.errors import ModelError, RunFolderError
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.folders import staged
 from turnpoint.models.mtp import MtpHeads
-from turnpoint.models.mtp_checkpoints import checkpoint_state, read_checkpoint, read_tensors
+from turnpoint.models.mtp_checkpoints import (
+    checkpoint_state,
+    read_checkpoint,
+    read_checkpoint_folder,
+    read_tensors,
+)
 from turnpoint.models.mtp_host import Host, host_of
 from turnpoint.models.mtp_layout import MtpLayout, layout_tree, read_layout
 from turnpoint.models.mtp_parallel import ParallelHeads
@@ -79,6 +84,15 @@ def load_heads(decoder: Decoder, folder: str | Path, *, retrained: bool = False)
         raise ModelError(f"{source}: {wrong[0][0]} is missing, has no place or is of another shape")
     heads.load_state_dict(tensors)
     return heads
+
+
+def load_checkpoint_heads(decoder: Decoder, layout: str, *, folder: str | Path) -> MtpHeads:
+    """Returns the draft heads inside the checkpoint in `folder`, a Hugging Face folder of safetensors.
+
+    `layout` names their family: deepseek_v3, glm4_moe, qwen3_next (and 3.5), mimo. Raises ModelError in one
+    line when there are none, and when a tensor is missing, unknown, misshapen or not the backbone's.
+    """
+    return read_checkpoint_folder(host_of(decoder), layout, folder=folder)
 
 
 def fingerprint(host: Host) -> dict[str, Any]:
