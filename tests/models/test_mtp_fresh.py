@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,7 +38,9 @@ def fitted(decoder: Decoder, text: Text, **options: Any) -> MtpHeads:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_new_heads_are_copies_and_repeat(architecture: str) -> None:
     decoder = tiny_decoder(architecture)
+    before = torch.get_rng_state()
     heads, again = (fresh_heads(decoder, layers=2) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), before)  # nobody else's draws move
     state = heads.state_dict()
     assert all(torch.equal(it, state[name]) for name, it in again.state_dict().items())
     last = dict(decoder.backbone.named_children())[heads.host.list_name][-1]  # type: ignore[index]
@@ -52,6 +55,9 @@ def test_a_new_projection_passes_the_state_on() -> None:
     text = random_text([5])
     given = heads.fused(depth=1, hidden=text.hidden, token_ids=text.token_ids, positions=text.positions)
     assert torch.equal(heads.fusion(1).projection(given), given[:, 32:])
+    turned = MtpHeads(heads.host, replace(heads.layout, order="hidden_first"))
+    given = turned.fused(depth=1, hidden=text.hidden, token_ids=text.token_ids, positions=text.positions)
+    assert torch.equal(turned.fusion(1).projection(given), given[:, :32])
 
 
 @pytest.mark.parametrize("preset", ["deepseek_v3", "glm4_moe", "mimo"])

@@ -17,6 +17,7 @@ from typing import NamedTuple, cast
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from turnpoint.errors import ModelError
 from turnpoint.models.attention import AttentionLayout
@@ -42,26 +43,30 @@ class DraftStep(NamedTuple):
 
 
 class Fusion(nn.Module):
-    """The norms and the projection around a decoder layer."""
+    """The norms and the projection around a decoder layer; new, it passes the hidden state on."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, layout: MtpLayout) -> None:
         super().__init__()
         weight = host.embedding_weight
         self.embedding_norm = host.new_norm()
         self.hidden_norm = host.new_norm()
-        self.projection = nn.Linear(
-            2 * host.width, host.width, bias=False, dtype=weight.dtype, device=weight.device
+        self.projection = skip_init(  # draws nothing from a generator that others draw from
+            nn.Linear, 2 * host.width, host.width, bias=False, dtype=weight.dtype, device=weight.device
         )
         self.final_norm = host.new_norm()
+        zero, one = torch.zeros(host.width, host.width), torch.eye(host.width)
+        parts = [zero, one] if layout.order == "embedding_first" else [one, zero]
+        with torch.no_grad():
+            self.projection.weight.copy_(torch.cat(parts, dim=1))
 
 
 class MtpHeads(nn.Module):
     """A recurrent chain of draft heads for the backbone `host`, wired as `layout` says.
 
-    New heads are copies of the host's last layer and final norm with a random projection: see `fresh_heads`
-    and `load_heads`. Parameters are the heads' own; the backbone's are only looked at. `trained_depth` is
-    the depth they were trained to, 0 for none. Raises ModelError for norms that are not stored as the
-    layout says: such heads would draft noise.
+    Made anew they are copies of the host's last layer and final norm around a projection that passes the
+    hidden state on; see also `fresh_heads`, `load_heads`, `load_checkpoint_heads`. Parameters are the heads'
+    own; the backbone's are only looked at. `trained_depth` is the depth they were trained to, 0 for none.
+    Raises ModelError for norms that are not stored as the layout says: such heads would draft noise.
     """
 
     def __init__(self, host: Host, layout: MtpLayout, *, trained_depth: int = 0) -> None:
@@ -75,7 +80,7 @@ class MtpHeads(nn.Module):
         self.host = host
         self.layout = layout
         self.trained_depth = trained_depth
-        self.fusions = nn.ModuleList(Fusion(host) for _ in range(layout.fusions))
+        self.fusions = nn.ModuleList(Fusion(host, layout) for _ in range(layout.fusions))
         self.blocks = nn.ModuleList(host.new_layer() for _ in range(layout.layers))
 
     @property

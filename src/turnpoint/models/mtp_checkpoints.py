@@ -177,8 +177,10 @@ def _check(given: Mapping[str, Tensor], heads: MtpHeads, source: str) -> None:
                 f"{name}: {key} is of shape {list(tensor.shape)}, for this backbone it would be "
                 f"{list(place.shape)}"
             )
-        if not tensor.is_floating_point() or tensor.element_size() < 2 or not bool(tensor.isfinite().all()):
-            raise ModelError(f"{name}: {key} is quantised ({tensor.dtype}) or holds NaN or infinity")
+        if not tensor.is_floating_point() or tensor.element_size() < 2:
+            raise ModelError(f"{name}: {key} is quantised ({tensor.dtype}); convert the weights first")
+        if not bool(tensor.isfinite().all()):
+            raise ModelError(f"{name}: {key} holds NaN or infinity; it was damaged in training")
         if key in shared and not torch.equal(tensor.to(place), place):
             raise ModelError(
                 f"{name}: {key} is not the backbone's; turnpoint's heads share it and would draft noise"

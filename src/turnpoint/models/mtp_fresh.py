@@ -37,14 +37,7 @@ def fresh_heads(
     host = host_of(decoder)
     kind = "delta" if host.norms_are_deltas() else "weight"
     layout = replace(mtp_layout("turnpoint", layers=layers), attention=attention, norms=kind)
-    heads = MtpHeads(host, layout)
-    identity = torch.eye(host.width)
-    with torch.no_grad():
-        for depth in range(1, layers + 1):
-            heads.fusion(depth).projection.weight.copy_(
-                torch.cat([torch.zeros_like(identity), identity], dim=1)
-            )
-    return heads
+    return MtpHeads(host, layout)
 
 
 def parallel_heads(decoder: Decoder, *, depth: int) -> ParallelHeads:
