@@ -161,6 +161,26 @@ def merged_state(model: Any) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
+def merged_copy(module: nn.Module) -> nn.Module:
+    """Returns a copy of a part of a model in which plain layers stand for those with an adapter in them.
+
+    The adapter is added as `merged_state` does; a part without one is merely copied, without peft.
+    """
+    return _merged(copy.deepcopy(module))
+
+
+def _merged(module: nn.Module) -> nn.Module:
+    if type(module).__module__.startswith("peft."):
+        layer: Any = module
+        dtype = layer.get_base_layer().weight.dtype
+        layer.float().merge()
+        return layer.get_base_layer().to(dtype)
+    for name, child in module.named_children():
+        setattr(module, name, _merged(child))
+    return module
+
+
+@torch.no_grad()
 def base_state(model: Any) -> dict[str, Tensor]:
     """Returns, by name, the values of the trained tensors under which `model` is the model without adapter.
 

@@ -22,3 +22,10 @@ def linear_head(decoder: Decoder) -> LinearHead:
             f"layer; merge or leave out what adapts it to distil over the whole vocabulary"
         )
     return LinearHead(head.weight, head.bias, finish=decoder.finish)
+
+
+def detached_head(decoder: Decoder) -> LinearHead:
+    """Returns the head of `decoder` for drafts: the same weights, now and later, that no loss can train."""
+    head = linear_head(decoder)
+    bias = None if head.bias is None else head.bias.detach()
+    return LinearHead(head.weight.detach(), bias, finish=head.finish)
