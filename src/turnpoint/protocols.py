@@ -323,14 +323,16 @@ class Drafter(Protocol):
         hidden: Sequence[Tensor],
         token_ids: Sequence[TokenIds],
         depths: Sequence[int],
+        head: Callable[[Tensor], Tensor],
         draw: Callable[[Tensor], Tensor],
     ) -> None:
-        """Lengthens a chain for each of `rows` to its depth, one token at a time.
+        """Lengthens a chain for each of `rows` to its depth, 1 or more, one token at a time.
 
         Of each row, `hidden` are the policy's last hidden states, [n, D], of its tokens from `starts` on, and
         `token_ids` [n] the tokens that follow them, the last of them the row's newest; a start of 0 is a new
         sequence, any other where the last call for that row ended. `draw(logits)` [m, V] must be called once
-        per depth with the logits of the m rows that go so deep, in order, and returns their tokens.
+        per depth with the logits of the m rows that go so deep, in order, and returns their tokens. `head` is
+        the policy's own, hidden states [m, D] to logits.
         """
         ...
 

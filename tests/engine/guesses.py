@@ -31,6 +31,7 @@ class Guesses:
         hidden: Sequence[Tensor],
         token_ids: Sequence[TokenIds],
         depths: Sequence[int],
+        head: Callable[[Tensor], Tensor],
         draw: Callable[[Tensor], Tensor],
     ) -> None:
         """As `Drafter.propose`."""

@@ -38,11 +38,22 @@ class DecodeRows:
     positions: Tensor  # [T] of the tokens
     row: Tensor  # [T] whose they are
     grid: Grid | None = None  # None: one token each, T = B
+    numbers: Tensor | None = None  # [B] of the rows in `own`; None: the first B
 
     @property
     def place(self) -> Tensor:
         """[T] where in its own row each token lies."""
         return self.positions - self.shared[self.row]
+
+    @property
+    def stored(self) -> Tensor:
+        """[T] in which row of `own` each token lies."""
+        return self.row if self.numbers is None else self.numbers[self.row]
+
+    def held(self, storage: Tensor) -> Tensor:
+        """Returns the B rows of keys or values as [B * Hkv, C, D]."""
+        rows = len(self.shared)
+        return (storage[:rows] if self.numbers is None else storage[self.numbers]).flatten(0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +86,7 @@ class StepLayout(AttentionLayout):
     def __init__(self, *, decoding: DecodeRows, chunks: Sequence[SpanChunk]) -> None:
         self._rows = decoding.own
         self._decoding = decoding
-        self._place = decoding.place
+        self._stored, self._place = decoding.stored, decoding.place
         self._tokens = len(decoding.positions)
         grid = decoding.grid
         self._positions = decoding.positions.unsqueeze(1) if grid is None else grid.position  # [B, K]
@@ -102,8 +113,8 @@ class StepLayout(AttentionLayout):
         """Returns [T, H, D]: the queries that share a row's key head are one matrix."""
         batch, heads, kv_heads = len(self._positions), call.query.shape[0], call.key.shape[0]
         keys, values = self._rows.keys[call.layer], self._rows.values[call.layer]
-        keys[self._decoding.row, :, self._place] = call.key[:, : self._tokens].transpose(0, 1)
-        values[self._decoding.row, :, self._place] = call.value[:, : self._tokens].transpose(0, 1)
+        keys[self._stored, :, self._place] = call.key[:, : self._tokens].transpose(0, 1)
+        values[self._stored, :, self._place] = call.value[:, : self._tokens].transpose(0, 1)
         queries = call.query[:, : self._tokens].transpose(0, 1) * call.scaling
         grid = self._decoding.grid
         if grid is not None:
@@ -113,8 +124,8 @@ class StepLayout(AttentionLayout):
         output = own_attention(
             call,
             queries,
-            keys[:batch].flatten(0, 1),
-            values[:batch].flatten(0, 1),
+            self._decoding.held(keys),
+            self._decoding.held(values),
             self._decode_mask(call),
             [trunk.attend(call, queries) for trunk in self._trunks],
         )

@@ -137,7 +137,8 @@ class Runner:
     def _draft(self, running: int) -> Drafts | None:
         if self._speculator is None:
             return None
-        return self._speculator.propose(self._batch, rows=running, room=self._max_step_tokens - running)
+        room = self._max_step_tokens - running
+        return self._speculator.propose(self._batch, rows=running, room=room, head=self._decoder.logits)
 
     def _run_network(self, decoding: int, chunks: Sequence[Chunk], drafts: Drafts | None) -> Tensor:
         """Returns the hidden states of all tokens of the first `decoding` rows, [T, M]."""

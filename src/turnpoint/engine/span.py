@@ -25,12 +25,15 @@ class LayerShape:
     value_dim: int
 
 
-class _ShapeProbe(AttentionLayout):
+class ShapeProbe(AttentionLayout):
+    """Attends causally and notes what each layer asks for."""
+
     def __init__(self) -> None:
         self.layers: dict[int, LayerShape] = {}
         self._causal = CausalLayout()
 
     def attend(self, call: AttentionCall) -> Tensor:
+        """Returns the attention output, [H, T, Dv]."""
         self.layers[call.layer] = LayerShape(
             heads=call.key.shape[0], key_dim=call.key.shape[-1], value_dim=call.value.shape[-1]
         )
@@ -56,7 +59,7 @@ class CacheShape:
     @torch.no_grad()
     def of(decoder: Decoder) -> CacheShape:
         """Returns what `decoder` needs, seen by running it on one token."""
-        probe = _ShapeProbe()
+        probe = ShapeProbe()
         token = torch.zeros(1, dtype=torch.long, device=decoder.device)
         hidden = decoder.hidden(token, token, probe)
         return CacheShape(

@@ -14,7 +14,7 @@ rejection threw away is independent of the one that takes its place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -88,8 +88,13 @@ class Speculator:
 
     # --- draft ------------------------------------------------------------------------------------
 
-    def propose(self, batch: Batch, *, rows: int, room: int) -> Drafts | None:
-        """Returns chains for the first `rows` rows, `room` tokens at most; None where nobody drafts."""
+    def propose(
+        self, batch: Batch, *, rows: int, room: int, head: Callable[[Tensor], Tensor]
+    ) -> Drafts | None:
+        """Returns chains for the first `rows` rows, `room` tokens at most; None where nobody drafts.
+
+        `head` makes logits of hidden states.
+        """
         self._known += [0] * (len(batch.sequences) - len(self._known))
         depths = self._depths(batch.sequences[:rows], room)
         drafting = depths.nonzero()[0]
@@ -104,6 +109,7 @@ class Speculator:
             hidden=[batch.states(int(row), start) for row, start in zip(drafting, known, strict=True)],
             token_ids=[it.ids[start + 1 :] for it, start in zip(chosen, known, strict=True)],
             depths=[int(depth) for depth in depths[drafting]],
+            head=head,
             draw=chains.draw,
         )
         for row, sequence in zip(drafting, chosen, strict=True):

@@ -1,0 +1,177 @@
+"""MTP heads in the engine draft what they would draft alone, on whatever rows; the law is the policy's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.engine.serve import asks, decode, generate, logprobs_of, prompt
+from tests.tiny import CONTEXT, tiny_decoder
+from turnpoint.engine import TorchEngine
+from turnpoint.engine.depth import FixedDepth
+from turnpoint.engine.mtp import MtpDrafter
+from turnpoint.engine.speculation import Speculation
+from turnpoint.errors import ModelError
+from turnpoint.models.attention import CausalLayout
+from turnpoint.models.decoder import Decoder
+from turnpoint.models.mtp import MtpHeads
+from turnpoint.models.mtp_attention import DraftCache
+from turnpoint.models.mtp_fresh import fit_projection, fresh_heads
+from turnpoint.types import TokenIds
+
+
+class Alone:
+    """A drafter that computes each row's chain with the heads' own cache, anew each time, and compares."""
+
+    def __init__(self, heads: MtpHeads, decoder: Decoder) -> None:
+        self.heads, self.decoder = heads, decoder
+        self.drafter = MtpDrafter(heads)
+        self.states: dict[int, Tensor] = {}
+        self.ids: dict[int, list[int]] = {}
+        self.compared = 0
+
+    def propose(self, *, draw: Callable[[Tensor], Tensor], **given: Any) -> None:
+        rows: Sequence[int] = given["rows"]
+        for row, start, states, ids in zip(
+            rows, given["starts"], given["hidden"], given["token_ids"], strict=True
+        ):
+            known = self.states[row][:start] if start else states[:0]
+            self.states[row] = torch.cat([known, states])
+            self.ids[row] = [*(self.ids[row] if start else []), *map(int, ids)]
+        seen: list[Tensor] = []
+        drawn: list[Tensor] = []
+
+        def watched(logits: Tensor) -> Tensor:
+            seen.append(logits)
+            drawn.append(draw(logits))
+            return drawn[-1]
+
+        self.drafter.propose(draw=watched, **given)
+        for at, row in enumerate(rows):
+            for depth, logits in enumerate(self.chain(row, drawn, given["depths"], at)):
+                place = sum(most > depth for most in given["depths"][:at])
+                torch.testing.assert_close(seen[depth][place], logits, atol=1e-4, rtol=1e-4)
+                self.compared += 1
+
+    def chain(self, row: int, drawn: list[Tensor], depths: Sequence[int], at: int) -> list[Tensor]:
+        """Returns the logits of each depth, by the heads' own cache over the whole sequence."""
+        cache, count = DraftCache(1), len(self.ids[row])
+        places = torch.arange(count)
+        step = self.heads.step(
+            depth=1,
+            hidden=self.states[row],
+            token_ids=torch.tensor(self.ids[row]),
+            positions=places,
+            layout=cache.write(0, anchor=0, positions=places),
+        )
+        hidden, carried = step.hidden[-1:], step.carried[-1:]
+        found = [self.decoder.logits(hidden)[0]]
+        for depth in range(2, depths[at] + 1):
+            place = sum(most > depth - 2 for most in depths[:at])
+            positions = torch.tensor([count + depth - 2])
+            step = self.heads.step(
+                depth=depth,
+                hidden=carried,
+                token_ids=drawn[depth - 2][place : place + 1],
+                positions=positions,
+                layout=cache.extend(0, positions=positions),
+            )
+            carried = step.carried
+            found.append(self.decoder.logits(step.hidden)[0])
+        return found
+
+    def move(self, row: int, to: int) -> None:
+        self.drafter.move(row, to)
+        self.states[to], self.ids[to] = self.states.pop(row), self.ids.pop(row)
+
+    def clear(self) -> None:
+        self.drafter.clear()
+
+
+def engine_with(drafter: Any, decoder: Decoder) -> TorchEngine:
+    return TorchEngine(
+        decoder,
+        decode=decode,
+        context_length=CONTEXT,
+        speculation=Speculation(drafter=drafter, depth=FixedDepth(3)),
+    )
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma"])
+@torch.no_grad()
+def test_rows_draft_as_each_would_alone(architecture: str) -> None:
+    """Members of two groups of different lengths, which end at different times and fork afterwards."""
+    decoder = tiny_decoder(architecture)
+    alone = Alone(fresh_heads(decoder), decoder)
+    engine = engine_with(alone, decoder)
+    requests = [*asks(3, prompt(40), max_tokens=23), *asks(2, prompt(5, 1), max_tokens=11)]
+    for at, request in enumerate(requests):
+        object.__setattr__(request, "id", f"r{at}")
+    roots = generate(engine, *requests)
+    path: TokenIds = np.concatenate([prompt(40), roots[0].token_ids[:9]])
+    forks = generate(engine, *asks(2, path, max_tokens=12))
+    assert alone.compared > 60
+    for fork in forks:
+        exact = logprobs_of(decoder, np.concatenate([path, fork.token_ids]), len(path))
+        np.testing.assert_allclose(fork.logprobs, exact, atol=5e-4)
+
+
+@torch.no_grad()
+def test_heads_fitted_to_the_policys_text_are_accepted_more_often() -> None:
+    decoder = tiny_decoder()
+    plain = TorchEngine(decoder, decode=decode, context_length=CONTEXT)
+    texts = [it.token_ids for it in generate(plain, *asks(8, prompt(1), max_tokens=200, temperature=0.3))]
+    heads = fresh_heads(decoder)
+    accepted: list[float] = []
+    for fit in (False, True):
+        if fit:
+            lengths = [len(text) for text in texts]
+            fit_projection(
+                heads,
+                decoder,
+                token_ids=torch.from_numpy(np.concatenate(texts).astype(np.int64)),
+                positions=torch.cat([torch.arange(length) for length in lengths]),
+                lengths=lengths,
+            )
+        engine = engine_with(MtpDrafter(heads), decoder)
+        generate(engine, *asks(8, prompt(1), max_tokens=60, temperature=0.3))
+        accepted.append(engine.stats.accepted / engine.stats.drafted)
+    assert accepted[1] > accepted[0]
+
+
+def test_heads_that_an_engine_cannot_go_on_with_are_refused() -> None:
+    with pytest.raises(ModelError, match="2 layers"):
+        MtpDrafter(fresh_heads(tiny_decoder(), layers=2))
+    with pytest.raises(ModelError, match="same_depth"):
+        MtpDrafter(fresh_heads(tiny_decoder(), attention="same_depth"))
+
+
+def test_causal_layout_is_what_one_sequence_sees() -> None:
+    """Depth 1 over a whole sequence, by the drafter's storage, is plain causal attention."""
+    decoder = tiny_decoder()
+    heads, drafter = fresh_heads(decoder), MtpDrafter(fresh_heads(decoder))
+    states, ids = torch.randn(30, 32), np.arange(8, 38, dtype=np.int32)
+    seen: list[Tensor] = []
+
+    def draw(logits: Tensor) -> Tensor:
+        seen.append(logits)
+        return logits.argmax(-1)
+
+    with torch.no_grad():
+        drafter.propose(
+            rows=[0], starts=[0], hidden=[states], token_ids=[ids], depths=[1], head=decoder.logits, draw=draw
+        )
+        places = torch.arange(30)
+        step = heads.step(
+            depth=1,
+            hidden=states,
+            token_ids=torch.from_numpy(ids.astype(np.int64)),
+            positions=places,
+            layout=CausalLayout(),
+        )
+        torch.testing.assert_close(seen[0], decoder.logits(step.hidden[-1:]), atol=1e-5, rtol=1e-5)
