@@ -13,14 +13,16 @@ from transformers.modeling_layers import MtpLayer
 
 from tests.models.mtp_models import FAMILIES, Text, family_host, random_heads, random_text
 from tests.tiny import ARCHITECTURES, GEMMA_WINDOW, tiny_decoder, tiny_model
+from turnpoint.drafting.fused import fused_linear_tv
 from turnpoint.errors import ModelError
 from turnpoint.models.attention import CausalLayout
 from turnpoint.models.decoder import Decoder
-from turnpoint.models.heads import detached_head
+from turnpoint.models.heads import detached_head, linear_head
 from turnpoint.models.mtp import MtpHeads
-from turnpoint.models.mtp_attention import DraftCache
+from turnpoint.models.mtp_attention import DraftCache, PackedLayout
 from turnpoint.models.mtp_host import Host, host_of
 from turnpoint.models.mtp_layout import mtp_layout
+from turnpoint.models.mtp_shift import shifted
 from turnpoint.models.packed import packed
 
 LENGTHS = [9, 3, 14]
@@ -256,6 +258,33 @@ def test_a_draft_loss_trains_the_heads_and_not_a_bit_of_the_backbone(architectur
     alone, together = gradients
     assert len(alone) == len(together) > 0
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+def test_a_chain_meets_the_backbones_law_of_the_same_token() -> None:
+    """Depth i at anchor t against the backbone's state at t + i; the fused loss takes just these rows."""
+    decoder, text = tiny_decoder(), random_text([6, 9])
+    heads = random_heads(host_of(decoder))
+    with heads.watching() as fed, torch.no_grad():
+        final = decoder.hidden(text.token_ids, text.positions, PackedLayout(text.lengths))
+    chain = heads.chain(**replace(text, hidden=fed(final)).inputs(), depth=2)
+    counts = chain.counts
+    fused = fused_linear_tv(
+        head=linear_head(decoder),
+        target_hidden=shifted(final, by=1, lengths=text.lengths),
+        draft_hidden=chain.hidden,
+        next_ids=shifted(text.token_ids, by=2, lengths=text.lengths),
+        mask=counts.T,
+        denominator=float(counts.any(0).sum()),
+    )
+    fused.loss.backward()
+    assert all(it.grad is not None for it in heads.parameters())
+    assert all(it.grad is None for it in decoder.model.parameters())
+    for i, anchor in (it.tolist() for it in counts.nonzero()):
+        target, drafted = (
+            torch.softmax(decoder.logits(it.detach()), -1)[0]
+            for it in (final[anchor + i + 1].unsqueeze(0), chain.hidden[i, anchor].unsqueeze(0))
+        )
+        assert torch.allclose(fused.alphas[anchor, i], torch.minimum(target, drafted).sum(), atol=1e-5)
 
 
 def test_rows_that_do_not_count_leave_no_trace_in_the_gradient() -> None:

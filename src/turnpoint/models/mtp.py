@@ -31,7 +31,9 @@ from turnpoint.models.mtp_shift import chain_mask, check_depth, check_lengths, s
 class Chain:
     """What teacher-forced heads say of T anchors at depths 1 .. gamma."""
 
-    hidden: Float[Tensor, "gamma T D"]  # for the output head: of row i - 1, token t + i + 1 is drafted
+    hidden: Float[
+        Tensor, "gamma T D"
+    ]  # for the output head; row i - 1 drafts t + i + 1: target is state t + i
     counts: Bool[Tensor, "gamma T"]  # whether the term belongs into a loss, see `chain_mask`
 
 
