@@ -96,6 +96,17 @@ def test_a_problem_without_a_teacher_is_refused_for_the_whole_dataset(
         TWO.check([task(expert) for expert in experts])
 
 
+def test_a_name_inside_of_a_column() -> None:
+    inner = Routing(names=("2", "3"), key="entry.num_terms")
+    told = [replace(TASK, metadata={"entry": {"num_terms": n}}) for n in (2, 3)]
+    inner.check(told)
+    assert [inner.of(it) for it in told] == ["2", "3"]
+    assert inner.of(replace(TASK, metadata={"entry.num_terms": 3})) == "3", "a column of that very name"
+    for metadata in ({"entry": 3}, {"entry": {}}, {"entry": {"num_terms": None}}, {}):
+        with pytest.raises(DataError, match=r"1 of 1 problems have no column 'entry\.num_terms'"):
+            inner.check([replace(TASK, metadata=metadata)])
+
+
 def test_what_can_be_taught() -> None:
     TWO.check([task("sums"), task("signs")])
     Routing(names=("big",), key=None).check([task(None)])
