@@ -40,7 +40,9 @@ class TorchEngine:
     divide threads, running sequences and cached tokens between them and share the weights of `decoder`.
     `speculation`: who drafts, how deep; the law stays what it is. The same requests submitted in the same
     order, with answers awaited in the same order, give the same bits on a CPU, unless depths are chosen by
-    measured time. It serves one event loop at a time, one after another as they come.
+    measured time. `pack`: whether a CPU keeps the weights of linear layers once more, in the order in which
+    it reads them; little is lost without where nothing is sampled. It serves one event loop at a time, one
+    after another as they come.
 
     Does not cut the law (top-k, top-p), and does not spread over devices. Raises EngineError for several
     workers around a decoder that is not on the CPU, or that cannot be sent to them.
@@ -56,6 +58,7 @@ class TorchEngine:
         max_step_tokens: int = 2048,
         cache_tokens: int = 65_536,
         workers: int = 1,
+        pack: bool = True,
         speculation: Speculation | None = None,
     ) -> None:
         self._decoder = decoder
@@ -75,7 +78,12 @@ class TorchEngine:
             cache_tokens=cache_tokens // workers,
         )
         serve = functools.partial(
-            LocalWorker, decode=decode, context_length=context_length, limits=limits, speculation=speculation
+            LocalWorker,
+            decode=decode,
+            context_length=context_length,
+            limits=limits,
+            pack=pack,
+            speculation=speculation,
         )
         self.threads = max(1, torch.get_num_threads() // workers)  # of each worker
         serving: Sequence[Worker] = (

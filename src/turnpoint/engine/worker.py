@@ -75,6 +75,7 @@ class LocalWorker:
         decode: Callable[[TokenIds], str],
         context_length: int,
         limits: Limits,
+        pack: bool = True,
         speculation: Speculation | None = None,
     ) -> None:
         self._runner = Runner(
@@ -82,6 +83,7 @@ class LocalWorker:
             max_running=limits.max_running,
             max_step_tokens=limits.max_step_tokens,
             cache_tokens=limits.cache_tokens,
+            pack=pack,
             speculation=speculation,
         )
         self._decode = decode
