@@ -20,6 +20,7 @@ from turnpoint.config import (
     RunConfig,
     RunTeacher,
     SampledLoss,
+    ServerTeacher,
     load_run_recipe,
 )
 from turnpoint.engine.engine import TorchEngine
@@ -28,9 +29,12 @@ from turnpoint.errors import ModelError
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.loading import LoadedModel
 from turnpoint.protocols import Renderer, Teacher
+from turnpoint.served import open_server
 from turnpoint.teachers.audit import Reader, check_context, check_rendering, check_vocabulary
+from turnpoint.teachers.probe import Probe
 from turnpoint.teachers.routing import Routing
 from turnpoint.teachers.scoring import ScoringTeacher
+from turnpoint.teachers.server_engine import ServerEngine
 from turnpoint.teachers.teaching import Teaching
 from turnpoint.training.checkpoint import load_latest
 from turnpoint.types import Group, Task, TokenIds
@@ -41,12 +45,12 @@ class Opened:
     """Teachers of a run, and what there is to say about them."""
 
     teaching: Teaching
-    weights: Mapping[str, str]  # checksums of teachers' own
+    weights: Mapping[str, str | Probe]  # checksums of teachers' own; what those behind servers say
     decoders: Mapping[str, Decoder]  # of teachers whose whole law is in this process
     notes: tuple[str, ...]
 
 
-def open_teachers(
+async def open_teachers(
     config: RunConfig,
     how: DistillConfig,
     policy: Policy,
@@ -75,7 +79,7 @@ def open_teachers(
         decoders={},
         weights={},
     )
-    teachers = {name: opening.open(name) for name in how.teachers}
+    teachers = {name: await opening.open(name) for name in how.teachers}
     clip = how.loss.clip if isinstance(how.loss, SampledLoss) else None
     teaching = Teaching(teachers=teachers, routing=routing, task=how.task, clip=clip, rest=opening.rest)
     return Opened(
@@ -95,18 +99,20 @@ class _Opening:
     task: Task
     longest: int
     notes: list[str]
-    engines: list[TorchEngine]  # around teachers' own weights
+    engines: list[TorchEngine | ServerEngine]  # around teachers' own weights
     decoders: dict[str, Decoder]
-    weights: dict[str, str]
+    weights: dict[str, str | Probe]
 
     def rest(self) -> None:
         """Empties caches, so that a run that goes on from here rounds as one that never stopped."""
         for engine in self.engines:
             engine.forget()
 
-    def open(self, name: str) -> Teacher:
+    async def open(self, name: str) -> Teacher:
         teacher = self.how.teachers[name]
         match teacher:
+            case ServerTeacher():
+                engine, told = await self._served(name, teacher), None
             case HindsightTeacher():
                 engine, told = self.policy.engine, told_of(teacher, self.policy.renderer)
             case ModelTeacher():
@@ -123,6 +129,21 @@ class _Opening:
             temperature=self.config.sampling.temperature,
             told=told,
         )
+
+    async def _served(self, name: str, teacher: ServerTeacher) -> ServerEngine:
+        served = await open_server(
+            teacher,
+            name=name,
+            config=self.config,
+            policy=self.policy,
+            examples=self.examples,
+            task=self.task,
+            longest=self.longest,
+        )
+        self.weights[name] = served.probe
+        self.notes.extend([served.note] if served.note else [])
+        self.engines.append(served.engine)
+        return served.engine
 
     @property
     def _dtype(self) -> Any:

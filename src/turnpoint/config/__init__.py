@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from turnpoint.config.recipes import RunConfig as RunConfig
     from turnpoint.config.recipes import SftConfig as SftConfig
     from turnpoint.config.recipes import SftTrainingConfig as SftTrainingConfig
+    from turnpoint.config.servers import ServerTeacher as ServerTeacher
 
 __all__ = [
     "AdapterConfig",
@@ -151,6 +152,7 @@ __all__ = [
     "SampledLoss",
     "SamplingConfig",
     "SavedAdapter",
+    "ServerTeacher",
     "SftConfig",
     "SftTrainingConfig",
     "SiblingAdvantageConfig",
@@ -251,6 +253,7 @@ __getattr__, __dir__ = lazy(
         "ModelTeacher": "distillation",
         "RunTeacher": "distillation",
         "TeacherConfig": "distillation",
+        "ServerTeacher": "servers",
         "ForwardKlLoss": "distillation",
         "HybridLoss": "distillation",
         "JensenShannonLoss": "distillation",

@@ -15,16 +15,10 @@ from turnpoint.config.base import (
     Recipe,
     kind_or,
 )
+from turnpoint.config.servers import ServerTeacher, TeacherBase
 
 
-class _TeacherBase(Recipe):
-    """What every teacher has."""
-
-    coef: Annotated[PositiveFloat, Field(le=1e6)] | None = None
-    """Advantage for each nat that the teacher gives a token more than the policy does; null: distill.coef."""
-
-
-class ModelTeacher(_TeacherBase):
+class ModelTeacher(TeacherBase):
     """Another model, whose ids mean the same: a larger one, an expert, or the policy as the run began."""
 
     kind: Literal["model"] = "model"
@@ -35,7 +29,7 @@ class ModelTeacher(_TeacherBase):
     shown what the policy is shown, whatever it was trained on."""
 
 
-class RunTeacher(_TeacherBase):
+class RunTeacher(TeacherBase):
     """The latest checkpoint of another run: what an earlier stage learnt."""
 
     kind: Literal["run"]
@@ -45,7 +39,7 @@ class RunTeacher(_TeacherBase):
     """As for a model."""
 
 
-class HindsightTeacher(_TeacherBase):
+class HindsightTeacher(TeacherBase):
     """The policy itself, told how the rollout turned out, or a rollout that earned its reward."""
 
     kind: Literal["hindsight"]
@@ -59,7 +53,8 @@ class HindsightTeacher(_TeacherBase):
 TeacherConfig: TypeAlias = Annotated[
     Annotated[ModelTeacher, Tag("model")]
     | Annotated[RunTeacher, Tag("run")]
-    | Annotated[HindsightTeacher, Tag("hindsight")],
+    | Annotated[HindsightTeacher, Tag("hindsight")]
+    | Annotated[ServerTeacher, Tag("server")],
     Discriminator(kind_or("model")),
 ]
 

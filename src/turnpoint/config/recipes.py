@@ -36,6 +36,7 @@ from turnpoint.config.learning import (
     TrackersConfig,
     TrainingConfig,
 )
+from turnpoint.config.servers import ServerTeacher, check_server
 
 MOST_ROLLOUTS = 65_536  # of one step
 
@@ -126,6 +127,7 @@ class RunConfig(Recipe):
         self._overlong_fits()
         self._reference_fits()
         self._teachers_fit()
+        self._servers_fit()
         return self
 
     def _branching_fits(self) -> None:
@@ -181,7 +183,7 @@ class RunConfig(Recipe):
                 f"distill.teachers has {len(how.teachers)}, {', '.join(how.teachers)}: say by distill.key "
                 f"which column of a problem names its teacher"
             )
-        if how.loss.kind != "sampled" and (len(how.teachers) > 1 or self._hindsight_teaches(how)):
+        if how.loss.kind != "sampled" and (len(how.teachers) > 1 or self._law_is_elsewhere(how)):
             raise ValueError(
                 f"distill.loss.kind = {how.loss.kind} takes the whole law of one teacher in this process: "
                 f"take one of kind model or run, or loss.kind = sampled"
@@ -192,9 +194,15 @@ class RunConfig(Recipe):
                 "rewards teach nothing; take one of them out"
             )
 
+    def _servers_fit(self) -> None:
+        for name, teacher in self.distill.teachers.items() if self.distill else ():
+            if isinstance(teacher, ServerTeacher):
+                chat = self.prompt.kind == "chat"
+                check_server(name, teacher, temperature=self.sampling.temperature, chat=chat)
+
     @staticmethod
-    def _hindsight_teaches(how: DistillConfig) -> bool:
-        return any(teacher.kind == "hindsight" for teacher in how.teachers.values())
+    def _law_is_elsewhere(how: DistillConfig) -> bool:
+        return any(teacher.kind in ("hindsight", "server") for teacher in how.teachers.values())
 
     def _reference_fits(self) -> None:
         if self.kl is not None and self.kl.reference.kind == "base" and self.model.adapter is None:

@@ -20,6 +20,7 @@ from turnpoint.config import (
     ReverseKlLoss,
     RunConfig,
     SampledLoss,
+    ServerTeacher,
     SiblingAdvantageConfig,
     SubtreeAdvantageConfig,
     TeacherConfig,
@@ -81,6 +82,8 @@ def _teacher(teacher: TeacherConfig) -> str:
             return "the policy, told the record"
         case HindsightTeacher():
             return "the policy, told a solution"
+        case ServerTeacher():
+            return visible(f"{teacher.model or 'the model'} behind {teacher.url}")
         case _:
             return visible(str(teacher.path))
 
