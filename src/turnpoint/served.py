@@ -71,7 +71,9 @@ async def open_server(
         scored, _ = await server.score(ids.tolist(), 1)
     except EngineError as error:
         raise ModelError(str(error)) from error
-    probe = Probe.of(scored.logprobs, model=model, version=scored.version, tolerance=teacher.tolerance)
+    probe = Probe.of(
+        scored.logprobs.tolist(), model=model, version=scored.version, tolerance=teacher.tolerance
+    )
     known = Known(name=transport.who, context_length=context - 1, ids=ids, probe=probe)
     note = await _same_law_note(policy, ids, probe, who=transport.who)
     return Served(engine=ServerEngine(server, known), probe=probe, note=note)

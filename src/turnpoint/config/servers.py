@@ -64,8 +64,8 @@ def check_server(name: str, server: ServerTeacher, *, temperature: float, chat: 
     if temperature != 1:
         raise ValueError(
             f"{key}: sampling.temperature = {temperature:g}, and a server gives the probabilities of given "
-            f"tokens at temperature 1 alone; with rollouts of another one the policy would be pulled to a law "
-            f"that is not the teacher's. Take sampling.temperature=1, or a teacher of kind model"
+            f"tokens at temperature 1 alone; with rollouts of another one the policy would be pulled to a "
+            f"law that is not the teacher's. Take sampling.temperature=1, or a teacher of kind model"
         )
     asks_us = server.api == "sglang" and server.template == "same" and chat
     if asks_us and server.tokenizer is None:

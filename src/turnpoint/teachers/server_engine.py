@@ -16,7 +16,7 @@ from turnpoint.errors import EngineError
 from turnpoint.protocols import Capabilities, Completion, GenerateRequest, ScoreRequest, Scores
 from turnpoint.teachers.probe import Probe
 from turnpoint.teachers.server import Server
-from turnpoint.types import Floats, TokenIds, float_array
+from turnpoint.types import Floats, TokenIds
 
 _Key: TypeAlias = tuple[bytes, int]
 
@@ -99,7 +99,7 @@ class ServerEngine:
         if not undisturbed or scored.version != self._version:
             self._trusted = False
             await self._require_same_weights()
-        return float_array(scored.logprobs)
+        return scored.logprobs
 
     async def _require_same_weights(self) -> None:
         async with self._checking:
@@ -108,7 +108,7 @@ class ServerEngine:
             then = self._known.probe
             scored, _ = await self._server.score(self._known.ids.tolist(), 1)
             now = Probe.of(
-                scored.logprobs, model=then.model, version=scored.version, tolerance=then.tolerance
+                scored.logprobs.tolist(), model=then.model, version=scored.version, tolerance=then.tolerance
             )
             if not then.same_weights(now):
                 raise EngineError(

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel, Field, ValidationError
 
 from turnpoint._lines import described
 from turnpoint.teachers.transport import Question
-from turnpoint.types import Message
+from turnpoint.types import Floats, Message
 
 _M = TypeVar("_M", bound=BaseModel)
 _ABOVE_ZERO = 1e-3  # nats by which rounding may leave a log-probability above 0
@@ -23,14 +23,15 @@ _ABOVE_ZERO = 1e-3  # nats by which rounding may leave a log-probability above 0
 MODELS = Question(path="/v1/models")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scored:
     """Log-probabilities of given tokens, nats; `version` is what the server calls its weights, or empty."""
 
-    logprobs: tuple[float, ...]
+    logprobs: Floats  # [n - start]
     version: str
 
 
+@runtime_checkable
 class Wire(Protocol):
     """One server's format."""
 

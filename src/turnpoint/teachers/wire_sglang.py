@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from turnpoint.teachers.transport import Question
 from turnpoint.teachers.wire import Scored, checked, encoded_ids, read
-from turnpoint.types import Message
+from turnpoint.types import Message, float_array
 
 
 class _Meta(BaseModel):
@@ -57,7 +57,7 @@ class SglangWire:
             if place[1] != token:
                 raise ValueError(f"token {position} is {token}, and it scored {place[1]}")
         found = [checked(place[0], position) for position, place in enumerate(places[1:], start=start)]
-        return Scored(logprobs=tuple(found), version=meta.weight_version or "")
+        return Scored(logprobs=float_array(found), version=meta.weight_version or "")
 
     def decode(self, ids: Sequence[int]) -> Question:
         """See `Wire`."""

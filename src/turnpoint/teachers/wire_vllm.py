@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from turnpoint.teachers.transport import Question
 from turnpoint.teachers.wire import Scored, checked, encoded_ids, read
-from turnpoint.types import Message
+from turnpoint.types import Message, float_array
 
 _MINUS_INFINITY = -9999.0
 
@@ -64,7 +64,7 @@ class VllmWire:
                 raise ValueError(f"token {position} is {ids[position]}, and it scored {other}")
             value = checked(place[ids[position]].logprob, position)
             found.append(-math.inf if value == _MINUS_INFINITY else value)
-        return Scored(logprobs=tuple(found), version="")
+        return Scored(logprobs=float_array(found), version="")
 
     def decode(self, ids: Sequence[int]) -> Question:
         """See `Wire`."""
