@@ -1,14 +1,16 @@
 """An HTTP server on loopback that answers as vLLM's and SGLang's documentation says, around a tiny model.
 
 What goes wrong is told beforehand: each question for scores takes one of `faults`, in order, until none is
-left. A fault is a status, "close" (the connection), "hold" (until the server is closed), "html", or a
-function that changes the answer.
+left. A fault is a status, "close" (the connection), "hold" (until the other side goes), "html", a function
+that changes the answer, or None: nothing goes wrong.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from tests.engine.serve import logprobs_of
 from tests.tiny import CONTEXT, tiny_decoder, tiny_tokenizer
 from turnpoint.types import token_array
 
-Fault: TypeAlias = "int | str | Callable[[Any], Any]"
+Fault: TypeAlias = int | str | Callable[[Any], Any] | None
 _SCORES = ("/v1/completions", "/generate")
 _SAID = {
     400: {"error": {"message": "This model's maximum context length is 16 tokens"}},
@@ -42,7 +44,7 @@ class StubServer:
         self.decoder = tiny_decoder(seed=seed)
         self.weight_version = "default"
         self.faults: deque[Fault] = deque()
-        self.always: Fault | None = None  # the fault of each question without one of its own
+        self.always: Fault = None  # the fault of each question without one of its own
         self.asked: list[tuple[str, Any]] = []
         self.at_once = self.most_at_once = self.connections = 0
         self._changed, self._computing = threading.Condition(), threading.Lock()
@@ -130,13 +132,18 @@ class StubServer:
         meta = {"input_token_logprobs": entries, "weight_version": self.weight_version}
         return 200, {"text": "", "meta_info": meta}
 
-    def next_fault(self, path: str) -> Fault | None:
+    def next_fault(self, path: str) -> Fault:
         if path not in _SCORES:
             return None
         return self.faults.popleft() if self.faults else self.always
 
-    def wait(self) -> None:
-        self._released.wait(20)
+    def hold(self, connection: socket.socket) -> None:
+        """Waits until the other side has gone or this server is closed."""
+        connection.settimeout(0.02)
+        while not self._released.is_set():
+            with contextlib.suppress(TimeoutError):
+                if not connection.recv(1, socket.MSG_PEEK):
+                    return
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         stub = self
@@ -168,9 +175,9 @@ class StubServer:
                 finally:
                     stub.count("at_once", -1)
 
-            def _reply(self, body: Any, fault: Fault | None) -> None:
+            def _reply(self, body: Any, fault: Fault) -> None:
                 if fault == "hold":
-                    stub.wait()
+                    stub.hold(self.connection)
                 if fault in ("hold", "close"):
                     self.close_connection = True
                     return

@@ -15,11 +15,10 @@ from turnpoint.models.renderer import ChatRenderer
 from turnpoint.protocols import ScoreRequest
 from turnpoint.teachers.audit import Reader, check_context, check_rendering
 from turnpoint.teachers.probe import Probe, probe_ids
-from turnpoint.teachers.server import Server, find_model
+from turnpoint.teachers.server import Server, Wire, find_model
 from turnpoint.teachers.server_audit import check_ids
 from turnpoint.teachers.server_engine import Known, ServerEngine
 from turnpoint.teachers.transport import Transport
-from turnpoint.teachers.wire import Wire
 from turnpoint.teachers.wire_sglang import SglangWire
 from turnpoint.teachers.wire_vllm import VllmWire
 from turnpoint.types import Task, TokenIds, token_array

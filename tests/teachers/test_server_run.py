@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import turnpoint as tp
 from tests.runs import rollouts, state_bytes
 from tests.stub_server import StubServer
 from tests.teachers.test_run import figures
-from tests.tiny import byte_tokenizer, save_tiny_model, tiny_decoder, tiny_tokenizer
+from tests.tiny import byte_tokenizer, save_tiny_model, tiny_decoder
 from tests.typed import Command
 from turnpoint.commands.origin import Origin
 from turnpoint.errors import EngineError, ModelError, RecipeError
@@ -21,6 +21,7 @@ from turnpoint.teachers import transport as transport_module
 from turnpoint.teachers.probe import Probe
 
 APIS = ("vllm", "sglang")
+Decode = Callable[[list[int]], str]
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +79,7 @@ def test_a_run_whose_server_dies_keeps_what_it_has_and_goes_on_elsewhere(
     with StubServer("vllm") as first, StubServer("vllm") as second:
         whole = tp.train(tp.load_recipe(recipe, [*taught(first), "training.steps=3", "name=whole"])).folder
         stops = taught(first, "training.steps=3", "name=part", "distill.teachers.big.deadline=0.2")
-        first.faults.extend([lambda tree: tree] * (1 + 2 * 5))  # two steps are answered
+        first.faults.extend([None] * (1 + 2 * 5))  # two steps are answered
         first.always = "close"
         answer = turnpoint("train", recipe, *stops)
         assert answer.status == EngineError.exit_status
@@ -106,7 +107,7 @@ def test_weights_that_change_while_a_run_goes_on_end_it(recipe: Path, vllm: Stub
         vllm.decoder = tiny_decoder(seed=2)
         return tree
 
-    vllm.faults.extend([*[lambda tree: tree] * 5, other])  # behind the last rollout of the first step
+    vllm.faults.extend([*[None] * 5, other])  # behind the last rollout of the first step
     with pytest.raises(EngineError, match="has other weights than when this run started"):
         tp.train(tp.load_recipe(recipe, taught(vllm)))
     run = recipe.parent / "runs" / "tiny"
@@ -148,16 +149,19 @@ def _other_vocabulary(stub: StubServer) -> None:
 
 def _two_ids_swapped(stub: StubServer) -> None:
     tokenizer = stub.tokenizer
-    plain = tokenizer.decode
     swapped = {40: 41, 41: 40}
-    stub.tokenizer = _Reading(tokenizer, lambda ids: plain([swapped.get(it, it) for it in ids]))
+
+    def decode(ids: list[int]) -> str:
+        return tokenizer.decode([swapped.get(token, token) for token in ids])
+
+    stub.tokenizer = _Reading(tokenizer, decode, tokenizer.encode)
 
 
 def _nothing_special(stub: StubServer) -> None:
-    tokenizer = tiny_tokenizer()
-    stub.tokenizer = _Reading(
-        tokenizer, lambda ids: tokenizer.decode(ids), encode=lambda text: [7] * len(text)
-    )
+    def encode(text: str) -> list[int]:
+        return [7] * len(text)
+
+    stub.tokenizer = _Reading(stub.tokenizer, stub.tokenizer.decode, encode)
 
 
 def _other_template(stub: StubServer) -> None:
@@ -174,17 +178,22 @@ def _logits(stub: StubServer) -> None:
     stub.always = raised
 
 
+def _refusal(stub: StubServer) -> None:
+    stub.always = 400
+
+
 class _Reading:
     """A tokenizer that reads ids, and perhaps texts, in its own way."""
 
-    def __init__(self, tokenizer: Any, decode: Any, encode: Any = None) -> None:
-        self._tokenizer, self._decode, self._encode = tokenizer, decode, encode
+    def __init__(self, tokenizer: Any, decode: Decode, encode: Callable[[str], list[int]]) -> None:
+        self._decode, self._encode = decode, encode
+        self.apply_chat_template = tokenizer.apply_chat_template
 
     def decode(self, ids: list[int], **_: Any) -> str:
         return self._decode(ids)
 
-    def __call__(self, text: str, **options: Any) -> Any:
-        return self._tokenizer(text, **options) if self._encode is None else {"input_ids": self._encode(text)}
+    def __call__(self, text: str, **_: Any) -> Any:
+        return {"input_ids": self._encode(text)}
 
 
 @pytest.mark.parametrize(
@@ -200,11 +209,11 @@ class _Reading:
         (_nothing_special, r"reads '<\|pad\|>' as the ids .*, and the policy as \[0\]"),
         (_other_template, r"would have been shown the first problem as \d+ tokens, .* template=any"),
         (_logits, "above 0: the server gives logits"),
-        (lambda stub: setattr(stub, "always", 400), "status 400: This model's maximum context length"),
+        (_refusal, "status 400: This model's maximum context length"),
     ],
 )
 def test_what_the_policy_cannot_learn_from_is_refused_at_start(
-    recipe: Path, vllm: StubServer, change: Any, message: str
+    recipe: Path, vllm: StubServer, change: Callable[[StubServer], None], message: str
 ) -> None:
     change(vllm)
     with pytest.raises(ModelError, match=message) as error:
@@ -223,7 +232,11 @@ def test_a_few_shot_prompt_is_compared_too(recipe: Path) -> None:
     with StubServer("sglang") as stub:  # which renders raw text
         tp.train(tp.load_recipe(recipe, [*taught(stub), *options]))
         plain = stub.tokenizer
-        stub.tokenizer = _Reading(plain, plain.decode, lambda text: [*plain(text)["input_ids"]][:30])
+
+        def cut(text: str) -> list[int]:
+            return plain.encode(text)[:30]
+
+        stub.tokenizer = _Reading(plain, plain.decode, cut)
         with pytest.raises(ModelError, match="would have been shown the first problem as 30 tokens"):
             tp.train(tp.load_recipe(recipe, [*taught(stub), *options, "name=again"]))
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from turnpoint.errors import EngineError
 from turnpoint.teachers.transport import Question, Reply, Transport
-from turnpoint.teachers.wire import MODELS, Scored, Wire, served_models
+from turnpoint.teachers.wire import MODELS, Scored, served_models
+from turnpoint.teachers.wire_sglang import SglangWire
+from turnpoint.teachers.wire_vllm import VllmWire
 from turnpoint.types import Message
+
+Wire: TypeAlias = VllmWire | SglangWire
 
 _T = TypeVar("_T")
 

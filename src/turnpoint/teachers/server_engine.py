@@ -20,6 +20,8 @@ from turnpoint.types import Floats, TokenIds
 
 _Key: TypeAlias = tuple[bytes, int]
 
+_PROBE: _Key = (b"", 0)  # no request has it
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Known:
@@ -39,7 +41,6 @@ class ServerEngine:
         self._known = known
         self._cache = _Cache(cache_tokens)
         self._asking: WeakValueDictionary[_Key, asyncio.Lock] = WeakValueDictionary()
-        self._checking = asyncio.Lock()
         self._trusted = False
         self._version = known.probe.version
 
@@ -66,7 +67,7 @@ class ServerEngine:
         """
         self._check(request)
         key = (request.token_ids.tobytes(), request.start)
-        async with self._asking.setdefault(key, asyncio.Lock()):
+        async with self._alone(key):
             logprobs = self._cache.get(key)
             if logprobs is None:
                 logprobs = await self._ask(request.token_ids.tolist(), request.start)
@@ -93,6 +94,10 @@ class ServerEngine:
                 f"to {longest}, scored from 1 on"
             )
 
+    def _alone(self, key: _Key) -> asyncio.Lock:
+        """Returns the lock that all have who ask for `key` now; it is gone when nobody does."""
+        return self._asking.setdefault(key, asyncio.Lock())
+
     async def _ask(self, ids: list[int], start: int) -> Floats:
         await self._require_same_weights()
         scored, undisturbed = await self._server.score(ids, start)
@@ -102,7 +107,7 @@ class ServerEngine:
         return scored.logprobs
 
     async def _require_same_weights(self) -> None:
-        async with self._checking:
+        async with self._alone(_PROBE):
             if self._trusted:
                 return
             then = self._known.probe

@@ -52,9 +52,7 @@ class Transport:
         self._url = url
         self._in_flight = in_flight
         self._deadline = deadline
-        self._places = asyncio.Semaphore(in_flight)
-        self._client: httpx2.AsyncClient | None = None
-        self._users = 0
+        self._line: _Line | None = None
 
     async def ask(self, question: Question, *, patient: bool = True) -> Reply:
         """Returns the answer; raises EngineError naming server and failure.
@@ -62,12 +60,14 @@ class Transport:
         Not `patient`: it is asked once. Cancelling closes the connection.
         """
         failure, attempts = "no answer", 0
-        async with self._places, self._connected() as client:
+        async with self._connected() as line, line.places:
             try:
                 async with asyncio.timeout(self._deadline):
                     for attempts in itertools.count(1):
                         try:
-                            return Reply(value=await self._once(client, question), undisturbed=attempts == 1)
+                            return Reply(
+                                value=await self._once(line.client, question), undisturbed=attempts == 1
+                            )
                         except _PassingError as passing:
                             failure = str(passing)
                         if not patient:
@@ -99,22 +99,30 @@ class Transport:
             ) from error
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncGenerator[httpx2.AsyncClient]:
-        if self._client is None:
+    async def _connected(self) -> AsyncGenerator[_Line]:
+        if self._line is None:
             limits = httpx2.Limits(max_connections=self._in_flight)
             # Our deadline is the only one, and it is about a question with all its attempts.
-            self._client = httpx2.AsyncClient(
-                base_url=self._url, limits=limits, timeout=None, trust_env=False
-            )
-        client = self._client
-        self._users += 1
+            client = httpx2.AsyncClient(base_url=self._url, limits=limits, timeout=None, trust_env=False)
+            self._line = _Line(client=client, places=asyncio.Semaphore(self._in_flight))
+        line = self._line
+        line.users += 1
         try:
-            yield client
+            yield line
         finally:
-            self._users -= 1
-            if not self._users:
-                self._client = None
-                await client.aclose()
+            line.users -= 1
+            if not line.users:
+                self._line = None
+                await line.client.aclose()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Line:
+    """Connections, how many may be used at a time, and how many questions need them."""
+
+    client: httpx2.AsyncClient
+    places: asyncio.Semaphore
+    users: int = 0
 
 
 class _PassingError(Exception):

@@ -1,4 +1,4 @@
-"""What a server is asked and how its answers are read: the two wire formats behind one face.
+"""What both wire formats share: scores, ids, models, and how what is not as documented is told.
 
 Reading raises ValueError for what is not as the server's documentation says. Log-probabilities are those of
 softmax(logits): neither server scales those of given tokens by a temperature.
@@ -7,15 +7,14 @@ softmax(logits): neither server scales those of given tokens by a temperature.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
 from turnpoint._lines import described
 from turnpoint.teachers.transport import Question
-from turnpoint.types import Floats, Message
+from turnpoint.types import Floats
 
 _M = TypeVar("_M", bound=BaseModel)
 _ABOVE_ZERO = 1e-3  # nats by which rounding may leave a log-probability above 0
@@ -29,44 +28,6 @@ class Scored:
 
     logprobs: Floats  # [n - start]
     version: str
-
-
-@runtime_checkable
-class Wire(Protocol):
-    """One server's format."""
-
-    @property
-    def prefix_cache(self) -> bool:
-        """Whether what it scores is read from its prefix cache."""
-        ...
-
-    def score(self, ids: Sequence[int], start: int) -> Question:
-        """Asks for log p(ids[i] | ids[:i]), i >= start."""
-        ...
-
-    def scored(self, answer: Any, ids: Sequence[int], start: int) -> Scored:
-        """Reads the answer to `score`."""
-        ...
-
-    def decode(self, ids: Sequence[int]) -> Question:
-        """Asks for the text of `ids`, special tokens in it."""
-        ...
-
-    def decoded(self, answer: Any) -> str:
-        """Reads the answer to `decode`."""
-        ...
-
-    def encode(self, text: str, *, special: bool) -> Question:
-        """Asks for the ids of `text`, `special`: with what the tokenizer puts around raw text."""
-        ...
-
-    def render(self, messages: Sequence[Message], *, thinking: bool) -> Question | None:
-        """Asks for the ids up to where the model speaks; None: it renders nothing without answering, too."""
-        ...
-
-    def encoded(self, answer: Any) -> list[int]:
-        """Reads the answer to `encode` and to `render`."""
-        ...
 
 
 class _Model(BaseModel):
@@ -103,7 +64,9 @@ def read(model: type[_M], answer: Any) -> _M:
 def checked(value: float | None, position: int) -> float:
     """Returns a log-probability; raises ValueError for what is none. -inf is one."""
     if value is None or math.isnan(value):
-        raise ValueError(f"token {position} has no log-probability, it is NaN or missing there")
+        raise ValueError(
+            f"token {position} has no log-probability: NaN or null, which SGLang also writes for -inf"
+        )
     if value > _ABOVE_ZERO:
         raise ValueError(
             f"token {position} has a log-probability of {value:.4g}, above 0: the server gives logits"

@@ -32,13 +32,13 @@ class _Text(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SglangWire:
-    """The format of a server that calls its model `model`."""
+    """The format of a server that calls its model `model`; `prefix_cache`: whether scores are read there."""
 
     model: str
     prefix_cache: bool = True
 
     def score(self, ids: Sequence[int], start: int) -> Question:
-        """See `Wire`."""
+        """Asks for log p(ids[i] | ids[:i]), i >= start."""
         body = {
             "input_ids": list(ids),
             "sampling_params": {"max_new_tokens": 0, "temperature": 0},
@@ -48,7 +48,7 @@ class SglangWire:
         return Question(path="/generate", body=body)
 
     def scored(self, answer: Any, ids: Sequence[int], start: int) -> Scored:
-        """See `Wire`."""
+        """Reads the answer to `score`; raises ValueError for one that is not about `ids`."""
         meta = read(_Generated, answer).meta_info
         places, asked = meta.input_token_logprobs, ids[start - 1 :]
         if len(places) != len(asked):
@@ -60,23 +60,23 @@ class SglangWire:
         return Scored(logprobs=float_array(found), version=meta.weight_version or "")
 
     def decode(self, ids: Sequence[int]) -> Question:
-        """See `Wire`."""
+        """Asks for the text of `ids`, special tokens in it."""
         body = {"model": self.model, "tokens": list(ids), "skip_special_tokens": False}
         return Question(path="/detokenize", body=body)
 
     def decoded(self, answer: Any) -> str:
-        """See `Wire`."""
+        """Reads the answer to `decode`."""
         return read(_Text, answer).text
 
     def encode(self, text: str, *, special: bool) -> Question:
-        """See `Wire`."""
+        """Asks for the ids of `text`; `special`: with what the tokenizer puts around raw text."""
         body = {"model": self.model, "prompt": text, "add_special_tokens": special}
         return Question(path="/tokenize", body=body)
 
     def render(self, messages: Sequence[Message], *, thinking: bool) -> None:
-        """See `Wire`: SGLang renders a chat only to answer it."""
+        """Asks nothing: SGLang renders a chat only to answer it."""
         return
 
     def encoded(self, answer: Any) -> list[int]:
-        """See `Wire`."""
+        """Reads the answer to `encode`."""
         return encoded_ids(answer)

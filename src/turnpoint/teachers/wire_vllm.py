@@ -39,18 +39,18 @@ class _Text(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmWire:
-    """The format of a server that knows its model as `model`."""
+    """The format of a server that calls its model `model`; `prefix_cache`: whether scores are read there."""
 
     model: str
     prefix_cache: bool = False
 
     def score(self, ids: Sequence[int], start: int) -> Question:
-        """See `Wire`; vLLM gives all positions, from whichever on they are wanted."""
+        """Asks for log p(ids[i] | ids[:i]), i >= start; vLLM gives all positions."""
         body = {"prompt": list(ids), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
         return self._ask("/v1/completions", body)
 
     def scored(self, answer: Any, ids: Sequence[int], start: int) -> Scored:
-        """See `Wire`; the first position has no law."""
+        """Reads the answer to `score`; raises ValueError for one that is not about `ids`."""
         places = read(_Completion, answer).choices[0].prompt_logprobs
         if len(places) != len(ids):
             raise ValueError(f"it scored {len(places)} tokens of {len(ids)}")
@@ -67,25 +67,25 @@ class VllmWire:
         return Scored(logprobs=float_array(found), version="")
 
     def decode(self, ids: Sequence[int]) -> Question:
-        """See `Wire`."""
+        """Asks for the text of `ids`, special tokens in it."""
         return self._ask("/detokenize", {"tokens": list(ids)})
 
     def decoded(self, answer: Any) -> str:
-        """See `Wire`."""
+        """Reads the answer to `decode`."""
         return read(_Text, answer).prompt
 
     def encode(self, text: str, *, special: bool) -> Question:
-        """See `Wire`."""
+        """Asks for the ids of `text`; `special`: with what the tokenizer puts around raw text."""
         return self._ask("/tokenize", {"prompt": text, "add_special_tokens": special})
 
     def render(self, messages: Sequence[Message], *, thinking: bool) -> Question:
-        """See `Wire`."""
+        """Asks for the ids up to where the model speaks."""
         turns = [{"role": message.role, "content": message.content} for message in messages]
         template = {"add_generation_prompt": True, "chat_template_kwargs": {"enable_thinking": thinking}}
         return self._ask("/tokenize", {"messages": turns, **template})
 
     def encoded(self, answer: Any) -> list[int]:
-        """See `Wire`."""
+        """Reads the answer to `encode` and to `render`."""
         return encoded_ids(answer)
 
     def _ask(self, path: str, body: dict[str, Any]) -> Question:
