@@ -227,10 +227,14 @@ def test_another_template_is_let_through_when_asked(recipe: Path, vllm: StubServ
     assert figures(tp.train(tp.load_recipe(recipe, options)).folder, "teacher/kl")[0] > 1
 
 
-def test_a_few_shot_prompt_is_compared_too(recipe: Path) -> None:
-    options = ["prompt={kind: few_shot, shots: 2}", "training.steps=1"]
-    with StubServer("sglang") as stub:  # which renders raw text
-        tp.train(tp.load_recipe(recipe, [*taught(stub), *options]))
+def test_the_recipe_that_ships_runs_and_its_few_shot_prompt_is_compared(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    shipped = Path(__file__).parents[2] / "recipes" / "debug" / "opd_server.yaml"
+    options = [f"model={{path: {tiny_folder}, dtype: float32}}", f"output_dir={tmp_path}", "prompt.shots=1"]
+    with StubServer("sglang") as stub:  # which renders no chat, but raw text
+        options += [f"distill.teachers.big.url={stub.url}", "distill.teachers.big.api=sglang"]
+        tp.train(tp.load_recipe(shipped, options))
         plain = stub.tokenizer
 
         def cut(text: str) -> list[int]:
@@ -238,7 +242,7 @@ def test_a_few_shot_prompt_is_compared_too(recipe: Path) -> None:
 
         stub.tokenizer = _Reading(plain, plain.decode, cut)
         with pytest.raises(ModelError, match="would have been shown the first problem as 30 tokens"):
-            tp.train(tp.load_recipe(recipe, [*taught(stub), *options, "name=again"]))
+            tp.train(tp.load_recipe(shipped, [*options, "name=again"]))
 
 
 @pytest.mark.parametrize(
