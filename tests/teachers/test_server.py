@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -153,6 +154,18 @@ def test_no_more_requests_are_in_flight_than_allowed(vllm: StubServer) -> None:
     scores(engine, *[ask(prompt(20, seed=seed)) for seed in range(20)])
     assert vllm.most_at_once <= 3
     assert len(vllm.scores_asked()) == 1 + 20
+    scores(engine, *[ask(prompt(20, seed=seed)) for seed in range(20, 40)])  # in another loop
+    assert len(vllm.scores_asked()) == 1 + 40
+
+
+def test_the_deadline_is_not_about_waiting_for_a_place(vllm: StubServer) -> None:
+    def slowly(tree: Any) -> Any:
+        time.sleep(0.15)
+        return tree
+
+    engine = engine_of(vllm, in_flight=1, deadline=0.6)
+    vllm.always = slowly
+    scores(engine, *[ask(prompt(20, seed=seed)) for seed in range(6)])
 
 
 @pytest.mark.parametrize("fault", [500, 503, "close"])

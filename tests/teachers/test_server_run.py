@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,15 +13,21 @@ import turnpoint as tp
 from tests.runs import rollouts, state_bytes
 from tests.stub_server import StubServer
 from tests.teachers.test_run import figures
-from tests.tiny import byte_tokenizer, save_tiny_model, tiny_decoder
+from tests.tiny import CONTEXT, byte_tokenizer, save_tiny_model, tiny_decoder
 from tests.typed import Command
+from turnpoint.assemble import load_policy
 from turnpoint.commands.origin import Origin
+from turnpoint.config import ServerTeacher
 from turnpoint.errors import EngineError, ModelError, RecipeError
+from turnpoint.protocols import ScoreRequest, Scores
 from turnpoint.reports.run_log import RunFolder
+from turnpoint.served import Served, open_server
 from turnpoint.teachers import transport as transport_module
 from turnpoint.teachers.probe import Probe
+from turnpoint.types import Message, Task
 
 APIS = ("vllm", "sglang")
+QUESTION = Message(role="user", content="1 + 2 =")
 Decode = Callable[[list[int]], str]
 
 
@@ -121,6 +128,27 @@ def test_the_policy_behind_a_server_says_nothing_and_that_is_said(
         run = tp.train(tp.load_recipe(recipe, [*taught(stub), "training.steps=1"])).folder
     assert abs(figures(run, "teacher/kl")[0]) < 1e-5
     assert "it says nothing until they part" in " ".join(capsys.readouterr().out.split())
+
+
+def test_opening_a_server_leaves_the_policy_as_it_was_and_no_token_of_context_out(
+    recipe: Path, vllm: StubServer
+) -> None:
+    config = tp.load_recipe(recipe, taught(vllm))
+    policy, task = load_policy(config, ()), Task(id="t", messages=(QUESTION,), answer="")
+    assert config.distill is not None
+    teacher = cast(ServerTeacher, config.distill.teachers["big"])
+
+    async def main() -> tuple[Served, Scores]:
+        served = await open_server(
+            teacher, name="big", config=config, policy=policy, examples=(), task=task, longest=CONTEXT
+        )
+        ids = policy.renderer.prompt(task.messages)
+        return served, await policy.engine.score(ScoreRequest(id="r", token_ids=ids, start=1))
+
+    served, again = asyncio.run(main())
+    assert again.cached_tokens == 0
+    assert served.engine.capabilities.context_length == CONTEXT
+    assert served.note == ""
 
 
 def test_a_server_that_is_not_there_is_said_before_anything_is_spent(

@@ -60,17 +60,22 @@ def recipe(url: str, folder: Path, *more: str) -> RunConfig:
     return tp.load_recipe(path, more)
 
 
-def opened(url: str, folder: Path) -> tuple[Policy, Served]:
-    """The policy of `recipe` and its teacher, audited."""
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    """SmolLM2 in our engine."""
+    return load_policy(recipe("http://nowhere", tmp_path_factory.mktemp("policy")), ())
+
+
+def opened(url: str, folder: Path, policy: Policy) -> Served:
+    """The teacher of `recipe`, audited."""
     config = recipe(url, folder)
-    policy = load_policy(config, ())
     assert config.distill is not None
     teacher = cast(ServerTeacher, config.distill.teachers["big"])
     task = Task(id="t", messages=(Message(role="user", content="Why is the sky blue?"),), answer="")
     opening = open_server(
         teacher, name="big", config=config, policy=policy, examples=(), task=task, longest=256
     )
-    return policy, asyncio.run(opening)
+    return asyncio.run(opening)
 
 
 def rollouts(policy: Policy) -> list[tuple[TokenIds, int]]:
@@ -106,9 +111,9 @@ def scored(engine: Any, sequences: Sequence[tuple[TokenIds, int]]) -> Any:
 
 
 def test_it_says_what_our_engine_says_of_the_same_weights(
-    vllm: Vllm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    vllm: Vllm, policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    policy, served = opened(vllm.url, tmp_path)
+    served = opened(vllm.url, tmp_path, policy)
     assert "it says nothing until they part" in served.note
     sequences = rollouts(policy)
     policy.engine.forget()
@@ -146,8 +151,8 @@ def test_its_prefix_cache_is_there_for_what_is_not_scored(vllm: Vllm) -> None:
     assert found >= 128
 
 
-def test_its_answer_about_the_probe_stays(vllm: Vllm, tmp_path: Path) -> None:
-    policy, served = opened(vllm.url, tmp_path)
+def test_its_answer_about_the_probe_stays(vllm: Vllm, policy: Policy, tmp_path: Path) -> None:
+    served = opened(vllm.url, tmp_path, policy)
     sequences = rollouts(policy)
 
     async def main() -> None:  # alone, and among others
@@ -160,12 +165,12 @@ def test_its_answer_about_the_probe_stays(vllm: Vllm, tmp_path: Path) -> None:
             await all_of(served.engine.score(ask) for ask in asks[:4])
 
     asyncio.run(main())
-    again = opened(vllm.url, tmp_path)[1]
+    again = opened(vllm.url, tmp_path, policy)
     assert served.probe.gap(again.probe) < 1e-4
 
 
-def test_what_it_refuses_is_said_in_its_own_words(vllm: Vllm, tmp_path: Path) -> None:
-    _, served = opened(vllm.url, tmp_path)
+def test_what_it_refuses_is_said_in_its_own_words(vllm: Vllm, policy: Policy, tmp_path: Path) -> None:
+    served = opened(vllm.url, tmp_path, policy)
     ids = token_array(np.full(511, 60_000))
     with pytest.raises(EngineError, match="status 400: Token id 60000 is out of vocabulary"):
         scored(served.engine, [(ids, 1)])
@@ -184,9 +189,11 @@ def test_a_whole_run_is_taught_and_a_self_teacher_says_nothing(vllm: Vllm, tmp_p
     assert figures(run, "teacher/silent") == [0.0, 0.0]
 
 
-def test_a_restart_is_waited_for_and_other_weights_behind_it_are_found(vllm: Vllm, tmp_path: Path) -> None:
+def test_a_restart_is_waited_for_and_other_weights_behind_it_are_found(
+    vllm: Vllm, policy: Policy, tmp_path: Path
+) -> None:
     """Ends the server of this module: the last test."""
-    policy, served = opened(vllm.url, tmp_path)
+    served = opened(vllm.url, tmp_path, policy)
     sequences = rollouts(policy)[:2]
     before = scored(served.engine, sequences)
     vllm.stop()
