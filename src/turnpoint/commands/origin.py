@@ -24,6 +24,7 @@ from turnpoint.errors import ModelError, RecipeError, RunFolderError
 from turnpoint.models.loading import LoadedModel
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.tasks import Fingerprint
+from turnpoint.teachers.probe import Probe
 from turnpoint.verifiers.function import source_file
 
 R = TypeVar("R", bound=Recipe)
@@ -39,14 +40,15 @@ class Origin:
     recipe: Mapping[str, Any]  # JSON
     problems: Mapping[str, Fingerprint]  # by what they are for, in words
     judge: str  # checksum of the file of a function that rewards; empty for judges of ours
-    teachers: Mapping[str, str] = field(default_factory=dict[str, str])  # checksums of their weights, by name
+    # by name: checksums of their weights, or of those behind servers what they said
+    teachers: Mapping[str, str | Probe] = field(default_factory=dict[str, "str | Probe"])
 
     @staticmethod
     def of(
         config: RunConfig | SftConfig,
         model: LoadedModel,
         problems: Mapping[str, Fingerprint],
-        teachers: Mapping[str, str],
+        teachers: Mapping[str, str | Probe],
     ) -> Origin:
         """Returns the origin of a run of `config` whose model was loaded just now."""
         return Origin(
@@ -150,12 +152,19 @@ def check_judge(then: Origin, now: Origin, *, run: Path) -> None:
 
 def check_teachers(then: Origin, now: Origin, *, run: Path) -> None:
     """Raises ModelError when a teacher does not hold the weights that it had when `run` began."""
-    for name, checksum in now.teachers.items():
-        if checksum != then.teachers.get(name):
+    for name, mine in now.teachers.items():
+        before = then.teachers.get(name, "unknown")
+        if isinstance(mine, Probe) and isinstance(before, Probe):
+            same, how = (
+                mine.same_weights(before),
+                f"mean |difference| {mine.gap(before):.3g} nats on a prompt",
+            )
+        else:
+            same, how = mine == before, f"checksum {before} then, {mine} now"
+        if not same:
             raise ModelError(
-                f"teacher {name} does not hold the weights that it had when {run} began (checksum "
-                f"{then.teachers.get(name, 'unknown')} then, {checksum} now); bring them back, or start a "
-                f"new run"
+                f"teacher {name} does not hold the weights that it had when {run} began ({how}); bring them "
+                f"back, or start a new run"
             )
 
 

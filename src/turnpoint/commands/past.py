@@ -19,6 +19,7 @@ from turnpoint.reports.terminal import Terminal
 from turnpoint.rollout.recorder import step_of_group
 from turnpoint.tasks import Fingerprint
 from turnpoint.tasks.fingerprint import change
+from turnpoint.teachers.probe import Probe
 from turnpoint.training.checkpoint import load_latest
 
 
@@ -68,15 +69,15 @@ def take_up(
     problems: Mapping[str, Fingerprint],
     terminal: Terminal,
     *,
-    teachers: Mapping[str, str] | None = None,
+    teachers: Mapping[str, str | Probe] | None = None,
 ) -> list[Mapping[str, float]]:
     """Returns the figures of the steps that the run in `folder` has behind it at `start`.
 
     A new run writes what it begins with. In one that goes on, what was logged after `start` is cut off, and
     what keeps it from being the run without interruption is said and recorded. Raises DataError when
     `problems` are not those that it began with, ModelError when `model` is not or a teacher's weights
-    (`teachers`: checksums by name), and RecipeError when the reward function is not, before anything is
-    changed; RunFolderError when a file cannot be read, cut or written.
+    (`teachers`: checksums or probes by name), and RecipeError when the reward function is not, before
+    anything is changed; RunFolderError when a file cannot be read, cut or written.
     """
     origin = Origin.of(config, model, problems, teachers or {})
     if folder.recipe.exists():

@@ -101,7 +101,7 @@ class _Training:
             await self.session.usable(problems.evaluation) if how else (problems.evaluation, [], [])
         )
         known, model = _fingerprints(problems, tasks, held_out), self.session.policy.model
-        opened = self._teachers(problems, tasks, lengths)
+        opened = await self._teachers(problems, tasks, lengths)
         history = take_up(
             self.folder,
             start,
@@ -179,13 +179,13 @@ class _Training:
         before, after = evaluations.get(0), evaluations.get(self.session.config.training.steps)
         return TrainResult(folder=self.folder.path, before=before, after=after)
 
-    def _teachers(self, problems: Problems, tasks: Dataset, lengths: Sequence[int]) -> Opened | None:
+    async def _teachers(self, problems: Problems, tasks: Dataset, lengths: Sequence[int]) -> Opened | None:
         """Opens the teachers, audited, before anything is spent."""
         config, terminal = self.session.config, self.session.terminal
         if config.distill is None:
             return None
         with terminal.phase("opening teachers"):
-            opened = open_teachers(
+            opened = await open_teachers(
                 config,
                 config.distill,
                 self.session.policy,

@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from turnpoint.config.recipes import RunConfig as RunConfig
     from turnpoint.config.recipes import SftConfig as SftConfig
     from turnpoint.config.recipes import SftTrainingConfig as SftTrainingConfig
+    from turnpoint.config.servers import ServerTeacher as ServerTeacher
 
 __all__ = [
     "AdapterConfig",
@@ -156,6 +157,7 @@ __all__ = [
     "SampledLoss",
     "SamplingConfig",
     "SavedAdapter",
+    "ServerTeacher",
     "SftConfig",
     "SftTrainingConfig",
     "SiblingAdvantageConfig",
@@ -260,6 +262,7 @@ __getattr__, __dir__ = lazy(
         "StartTeacher": "distillation",
         "MixtureTeacher": "distillation",
         "EmaTeacher": "distillation",
+        "ServerTeacher": "servers",
         "ForwardKlLoss": "distillation",
         "HybridLoss": "distillation",
         "JensenShannonLoss": "distillation",

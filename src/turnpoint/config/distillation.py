@@ -16,19 +16,10 @@ from turnpoint.config.base import (
     Recipe,
     kind_or,
 )
+from turnpoint.config.servers import ServerTeacher, TeacherBase
 
 
-class _TeacherBase(Recipe):
-    """What every teacher has."""
-
-    coef: Annotated[PositiveFloat, Field(le=1e6)] | None = None
-    """Advantage for each nat that the teacher gives a token more than the policy does; null: distill.coef."""
-    share: Annotated[float, Number, Field(gt=0, lt=1)] | None = None
-    """What part of a step's teaching is this teacher's, however long the answers of its problems are; for all
-    teachers or for none; null: its share of the tokens."""
-
-
-class ModelTeacher(_TeacherBase):
+class ModelTeacher(TeacherBase):
     """Another model, whose ids mean the same: a larger one, an expert, or the policy as the run began."""
 
     kind: Literal["model"] = "model"
@@ -39,7 +30,7 @@ class ModelTeacher(_TeacherBase):
     shown what the policy is shown, whatever it was trained on."""
 
 
-class RunTeacher(_TeacherBase):
+class RunTeacher(TeacherBase):
     """The latest checkpoint of another run: what an earlier stage learnt."""
 
     kind: Literal["run"]
@@ -49,7 +40,7 @@ class RunTeacher(_TeacherBase):
     """As for a model."""
 
 
-class HindsightTeacher(_TeacherBase):
+class HindsightTeacher(TeacherBase):
     """The policy itself, told how the rollout turned out, or a rollout that earned its reward."""
 
     kind: Literal["hindsight"]
@@ -60,14 +51,14 @@ class HindsightTeacher(_TeacherBase):
     """Feedback beyond is cut off."""
 
 
-class StartTeacher(_TeacherBase):
+class StartTeacher(TeacherBase):
     """The policy as the run began. With an adapter the model's own weights are shared, and only the adapter's
     are kept twice; without one, all are."""
 
     kind: Literal["start"]
 
 
-class EmaTeacher(_TeacherBase):
+class EmaTeacher(TeacherBase):
     """A moving average of the policy, step by step: average = decay * average + (1 - decay) * weights, in
     float32. With an adapter it is the adapter's weights that are averaged."""
 
@@ -85,7 +76,7 @@ class EmaTeacher(_TeacherBase):
         return decay
 
 
-class MixtureTeacher(_TeacherBase):
+class MixtureTeacher(TeacherBase):
     """Several teachers of this recipe as one; where one of them has no word on a rollout, it has none."""
 
     kind: Literal["mixture"]
@@ -103,7 +94,8 @@ TeacherConfig: TypeAlias = Annotated[
     | Annotated[HindsightTeacher, Tag("hindsight")]
     | Annotated[StartTeacher, Tag("start")]
     | Annotated[EmaTeacher, Tag("ema")]
-    | Annotated[MixtureTeacher, Tag("mixture")],
+    | Annotated[MixtureTeacher, Tag("mixture")]
+    | Annotated[ServerTeacher, Tag("server")],
     Discriminator(kind_or("model")),
 ]
 

@@ -36,6 +36,7 @@ from turnpoint.config.learning import (
     TrackersConfig,
     TrainingConfig,
 )
+from turnpoint.config.servers import ServerTeacher, check_server
 from turnpoint.config.teachers_fit import teachers_fit
 
 MOST_ROLLOUTS = 65_536  # of one step
@@ -127,6 +128,7 @@ class RunConfig(Recipe):
         self._overlong_fits()
         self._reference_fits()
         self._teachers_fit()
+        self._servers_fit()
         return self
 
     def _branching_fits(self) -> None:
@@ -183,6 +185,12 @@ class RunConfig(Recipe):
                 "rollout.refill replaces groups whose rewards are equal, and with distill.task = false "
                 "rewards teach nothing; take one of them out"
             )
+
+    def _servers_fit(self) -> None:
+        for name, teacher in self.distill.teachers.items() if self.distill else ():
+            if isinstance(teacher, ServerTeacher):
+                chat = self.prompt.kind == "chat"
+                check_server(name, teacher, temperature=self.sampling.temperature, chat=chat)
 
     def _reference_fits(self) -> None:
         if self.kl is not None and self.kl.reference.kind == "base" and self.model.adapter is None:

@@ -91,6 +91,8 @@ def _whole_law(how: DistillConfig) -> None:
     for name, teacher in how.teachers.items():
         if teacher.kind == "hindsight":
             raise ValueError(f"{takes}, and {name} (hindsight) judges from another prompt{_WHOLE_LAW}")
+        if teacher.kind == "server":
+            raise ValueError(f"{takes}, and {name} is behind a server{_WHOLE_LAW}")
         if teacher.kind == "mixture":
             raise ValueError(
                 f"{takes}, and {name} (mixture) would need the heads of all its parts at once{_WHOLE_LAW}"

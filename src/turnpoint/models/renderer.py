@@ -61,6 +61,10 @@ class ChatRenderer:
         turns = self._turns(messages, hindsight)
         return token_array(render_ids(self._tokenizer, turns, thinking=self._thinking))
 
+    def shown(self, messages: Sequence[Message]) -> list[Message]:
+        """Returns the turns that the template makes ids of in `prompt`; raises as it does."""
+        return self._turns(messages, None)
+
     def demonstrate(self, messages: Sequence[Message], text: str) -> Demonstration:
         """Returns the ids with which the policy would answer `messages` with `text` and stop.
 
@@ -152,6 +156,10 @@ class FewShotRenderer:
         Raises DataError unless `messages` is one user message.
         """
         return token_array(_raw_ids(self._tokenizer, self._text_before(messages, hindsight)))
+
+    def shown(self, messages: Sequence[Message]) -> str:
+        """Returns the text that `prompt` makes ids of; raises as it does."""
+        return self._text_before(messages, None)
 
     def demonstrate(self, messages: Sequence[Message], text: str) -> Demonstration:
         """Returns the ids with which the policy would answer `messages` with `text` and stop.

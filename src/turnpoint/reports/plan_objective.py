@@ -23,6 +23,7 @@ from turnpoint.config import (
     ReverseKlLoss,
     RunConfig,
     SampledLoss,
+    ServerTeacher,
     SiblingAdvantageConfig,
     StartTeacher,
     SubtreeAdvantageConfig,
@@ -99,6 +100,8 @@ def _teacher(teacher: TeacherConfig) -> str:
             return f"average of the policy, decay {decay:g}"
         case MixtureTeacher(of=of, mean=mean):
             return f"{mean} mean of " + ", ".join(f"{weight:g} {part}" for part, weight in of.items())
+        case ServerTeacher():
+            return visible(f"{teacher.model or 'the model'} behind {teacher.url}")
         case _:
             return visible(str(teacher.path))
 
