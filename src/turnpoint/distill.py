@@ -28,7 +28,15 @@ from turnpoint.errors import ModelError
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.loading import LoadedModel
 from turnpoint.protocols import Renderer, Teacher
-from turnpoint.teachers.audit import Reader, check_context, check_rendering, check_vocabulary
+from turnpoint.teachers.audit import (
+    Ask,
+    Reader,
+    check_context,
+    check_rendering,
+    check_temperature,
+    check_vocabulary,
+    refuse,
+)
 from turnpoint.teachers.routing import Routing
 from turnpoint.teachers.scoring import ScoringTeacher
 from turnpoint.teachers.teaching import Teaching
@@ -54,12 +62,14 @@ def open_teachers(
     *,
     examples: Sequence[tuple[str, str]],
     longest: int,
+    ask: Ask = refuse,
 ) -> Opened:
     """Returns the teachers of `how`, which is what `config` says of them.
 
     `tasks`: those that are trained on; `longest`: tokens of the longest prompt with its rollout. Raises
     DataError for a task without a teacher, and ModelError for a teacher that cannot be opened or does not
-    read the policy's tokens as the policy does.
+    read the policy's tokens as the policy does. `ask(what, look)` is called for every check of the latter;
+    it may keep what `look` says or raises.
     """
     routing = Routing(names=tuple(how.teachers), key=how.key)
     routing.check(tasks)
@@ -70,6 +80,7 @@ def open_teachers(
         examples=examples,
         task=tasks[0],
         longest=longest,
+        ask=ask,
         notes=[],
         engines=[],
         decoders={},
@@ -94,6 +105,7 @@ class _Opening:
     examples: Sequence[tuple[str, str]]
     task: Task
     longest: int
+    ask: Ask
     notes: list[str]
     engines: list[TorchEngine]  # around teachers' own weights
     decoders: dict[str, Decoder]
@@ -116,11 +128,16 @@ class _Opening:
             case RunTeacher():
                 model = open_run(teacher.path, device=self.config.model.device, dtype=self._dtype)
                 engine, told = self._audited(name, model, template=teacher.template), None
+        able, temperature = engine.capabilities, self.config.sampling.temperature
+        self.ask(
+            f"{name}: temperature",
+            lambda: check_temperature(f"teacher {name}", able, temperature=temperature),
+        )
         return ScoringTeacher(
             name=name,
             engine=engine,
             coef=self.how.coef if teacher.coef is None else teacher.coef,
-            temperature=self.config.sampling.temperature,
+            temperature=temperature,
             told=told,
         )
 
@@ -130,28 +147,39 @@ class _Opening:
 
     def _audited(self, name: str, model: LoadedModel, *, template: str) -> TorchEngine:
         student, teacher = reader_of("the policy", self.policy.model), reader_of(f"teacher {name}", model)
-        check_vocabulary(student, teacher)
-        check_context(teacher, longest=self.longest)
+        self.ask(f"{name}: ids", lambda: check_vocabulary(student, teacher))
+        self.ask(f"{name}: context", lambda: check_context(teacher, longest=self.longest))
         if template == "same":
-            mine = self.policy.renderer.prompt(self.task.messages)
-            theirs = make_renderer(self.config.prompt, model, self.examples).prompt(self.task.messages)
-            words = [self.policy.model.tokenizer.decode([token]) for token in mine.tolist()]
-            check_rendering(teacher, student_ids=mine, teacher_ids=theirs, words=words)
+            self.ask(f"{name}: rendering", lambda: self._check_rendering(teacher, model))
+        decoder = _over_ids_of(self.policy.model.decoder, model.decoder)
         self.weights[name] = _weights(model)
         if self.weights[name] == _weights(self.policy.model):
             self.notes.append(
                 f"teacher {name} has the weights that the policy starts with: it says nothing until they part"
             )
         engine = TorchEngine(
-            model.decoder,
+            decoder,
             decode=self.policy.renderer.text,
             context_length=model.context_length,
             max_step_tokens=self.config.engine.max_step_tokens,
             cache_tokens=self.config.engine.cache_tokens,
         )
         self.engines.append(engine)
-        self.decoders[name] = model.decoder
+        self.decoders[name] = decoder
         return engine
+
+    def _check_rendering(self, teacher: Reader, model: LoadedModel) -> str:
+        mine = self.policy.renderer.prompt(self.task.messages)
+        theirs = make_renderer(self.config.prompt, model, self.examples).prompt(self.task.messages)
+        words = [self.policy.model.tokenizer.decode([token]) for token in mine.tolist()]
+        return check_rendering(teacher, student_ids=mine, teacher_ids=theirs, words=words)
+
+
+def _over_ids_of(student: Decoder, teacher: Decoder) -> Decoder:
+    """Returns the teacher with the ids that it knows beyond the student's outside its law."""
+    if teacher.vocab_size <= student.vocab_size:
+        return teacher
+    return Decoder(teacher.model, vocab_size=student.vocab_size)
 
 
 def told_of(teacher: HindsightTeacher, renderer: Renderer) -> Callable[[Group, int], TokenIds | None]:

@@ -14,12 +14,11 @@ from pathlib import Path
 import torch
 
 from turnpoint.config import EngineConfig, TrainingConfig
-from turnpoint.diagnosis.budget import sampling_bytes, slack_of
+from turnpoint.diagnosis.budget import sampling_bytes, slack_of, token_state
 from turnpoint.diagnosis.memory import NOTHING_SAVED, Needs, gigabytes
 from turnpoint.diagnosis.room import Room
 from turnpoint.diagnosis.rows import Shape
 from turnpoint.engine.engine import TorchEngine
-from turnpoint.engine.span import CacheShape
 from turnpoint.models.loading import LoadedModel
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.text import plural
@@ -316,8 +315,6 @@ def _needs(subject: Subject) -> Needs | None:
     if subject.room is None:
         return None
     decoder = subject.model.decoder
-    state, item = CacheShape.of(decoder), decoder.dtype.itemsize
-    values = sum(layer.heads * (layer.key_dim + layer.value_dim) for layer in state.layers)
     return Needs(
         resident=subject.room.used() + sampling_bytes(subject.model.decoder, subject.workers),
         trained=0,
@@ -328,7 +325,7 @@ def _needs(subject: Subject) -> Needs | None:
         cache_tokens=subject.engine.cache_tokens,
         max_running=subject.engine.max_running,
         micro_batch_tokens=subject.training.micro_batch_tokens,
-        token_state=item * (values + state.hidden_dim),
+        token_state=token_state(decoder),
         vocab_size=decoder.vocab_size,
         saved=NOTHING_SAVED,
         head_chunk_tokens=subject.training.head_chunk_tokens,
