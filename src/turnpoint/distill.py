@@ -37,6 +37,7 @@ from turnpoint.teachers.audit import (
     check_vocabulary,
     refuse,
 )
+from turnpoint.teachers.kinds import TokenKinds
 from turnpoint.teachers.routing import Routing
 from turnpoint.teachers.scoring import ScoringTeacher
 from turnpoint.teachers.teaching import Teaching
@@ -51,6 +52,7 @@ class Opened:
     teaching: Teaching
     weights: Mapping[str, str]  # checksums of teachers' own
     decoders: Mapping[str, Decoder]  # of teachers whose whole law is in this process
+    same: tuple[str, ...]  # teachers with the weights that the policy starts with
     notes: tuple[str, ...]
 
 
@@ -82,17 +84,26 @@ def open_teachers(
         longest=longest,
         ask=ask,
         notes=[],
+        same=[],
         engines=[],
         decoders={},
         weights={},
     )
     teachers = {name: opening.open(name) for name in how.teachers}
     clip = how.loss.clip if isinstance(how.loss, SampledLoss) else None
-    teaching = Teaching(teachers=teachers, routing=routing, task=how.task, clip=clip, rest=opening.rest)
+    teaching = Teaching(
+        teachers=teachers,
+        routing=routing,
+        task=how.task,
+        clip=clip,
+        kinds=kinds_of(policy),
+        rest=opening.rest,
+    )
     return Opened(
         teaching=teaching,
         weights=opening.weights,
         decoders=opening.decoders,
+        same=tuple(opening.same),
         notes=tuple(opening.notes),
     )
 
@@ -107,6 +118,7 @@ class _Opening:
     longest: int
     ask: Ask
     notes: list[str]
+    same: list[str]
     engines: list[TorchEngine]  # around teachers' own weights
     decoders: dict[str, Decoder]
     weights: dict[str, str]
@@ -154,6 +166,7 @@ class _Opening:
         decoder = _over_ids_of(self.policy.model.decoder, model.decoder)
         self.weights[name] = _weights(model)
         if self.weights[name] == _weights(self.policy.model):
+            self.same.append(name)
             self.notes.append(
                 f"teacher {name} has the weights that the policy starts with: it says nothing until they part"
             )
@@ -180,6 +193,13 @@ def _over_ids_of(student: Decoder, teacher: Decoder) -> Decoder:
     if teacher.vocab_size <= student.vocab_size:
         return teacher
     return Decoder(teacher.model, vocab_size=student.vocab_size)
+
+
+def kinds_of(policy: Policy) -> TokenKinds:
+    """Returns which ids that the policy samples are no text; added tokens of its tokenizer are none."""
+    tokenizer, ends = policy.model.tokenizer, policy.renderer.stop_ids
+    added: Mapping[str, int] = tokenizer.get_added_vocab()
+    return TokenKinds(ends=ends, special=frozenset({*tokenizer.all_special_ids, *added.values()}) - ends)
 
 
 def told_of(teacher: HindsightTeacher, renderer: Renderer) -> Callable[[Group, int], TokenIds | None]:

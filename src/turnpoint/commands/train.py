@@ -11,6 +11,7 @@ from pathlib import Path
 
 from turnpoint.assemble import Problems, open_verifier
 from turnpoint.branches import Branches, make_branches
+from turnpoint.calibration import calibrate
 from turnpoint.commands.common import model_facts, read_policy, read_problems
 from turnpoint.commands.past import Start, take_up
 from turnpoint.commands.saving import Saving
@@ -31,7 +32,7 @@ from turnpoint.reports.findings import FindingLimits
 from turnpoint.reports.plan import Plan, make_plan
 from turnpoint.reports.run_lock import locked
 from turnpoint.reports.run_log import RunFolder
-from turnpoint.reports.run_records import read_evaluations
+from turnpoint.reports.run_records import read_evaluations, read_notes
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.trackers import Trackers
 from turnpoint.rollout.evaluate import Evaluation
@@ -101,6 +102,7 @@ class _Training:
         )
         known, model = _fingerprints(problems, tasks, held_out), self.session.policy.model
         opened = self._teachers(problems, tasks, lengths)
+        calibrated = await self._calibrate(opened, tasks) if opened else []
         history = take_up(
             self.folder,
             start,
@@ -110,6 +112,7 @@ class _Training:
             self.session.terminal,
             teachers=opened.weights if opened else None,
         )
+        self._keep(calibrated)
         self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks)))
         self.trackers.start()
         towards = make_reference(config, self.session.policy)  # of the model as it was before training
@@ -185,6 +188,23 @@ class _Training:
         for note in opened.notes:
             terminal.line(note, "yellow")
         return opened
+
+    async def _calibrate(self, opened: Opened, tasks: Dataset) -> list[str]:
+        """Makes sure that asking as teachers are asked gives back the policy's law; returns figures."""
+        teachers, session = opened.teaching.teachers, self.session
+        equals = {f"teacher {name}": teachers[name] for name in opened.same}
+        with session.terminal.phase("calibrating teachers"):
+            told = await calibrate(session.config, session.policy, tasks.tasks, equals)
+        opened.teaching.rest()
+        return told
+
+    def _keep(self, told: Sequence[str]) -> None:
+        """Says what was found before the first step, and notes it in the run folder once."""
+        known = {text for _, text in read_notes(self.folder.notes)}
+        for line in told:
+            self.session.terminal.line(line)
+            if line not in known:
+                self.folder.append_note(0, line)
 
     def _plan(
         self,

@@ -10,7 +10,7 @@ import torch
 
 from turnpoint.assemble import Policy, Problems, fit_context
 from turnpoint.config import RunConfig
-from turnpoint.diagnosis.agreement import check_forks, check_logprobs
+from turnpoint.diagnosis.agreement import check_forks, check_logprobs, first_tokens
 from turnpoint.diagnosis.budget import Budget
 from turnpoint.diagnosis.checks import Check, Diagnosis, failed
 from turnpoint.diagnosis.judging import check_gold_answers, check_wrong_answers
@@ -24,7 +24,7 @@ from turnpoint.diagnosis.prompts import (
 from turnpoint.diagnosis.rollouts import check_endings, check_signal
 from turnpoint.diagnosis.room import Room
 from turnpoint.diagnosis.sampling import Sample, affordable, measure_speed, sample
-from turnpoint.diagnosis.teachers import audit_teachers
+from turnpoint.diagnosis.teachers import audit_teachers, check_words
 from turnpoint.distill import Opened
 from turnpoint.engine.engine import TorchEngine
 from turnpoint.errors import DataError, TurnpointError
@@ -35,6 +35,8 @@ from turnpoint.reports.terminal import Terminal
 from turnpoint.tasks import BatchOrder, Dataset
 from turnpoint.training.step import Trainer
 from turnpoint.types import Task
+
+_JUDGED = 512  # sampled tokens that each teacher is asked about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,7 @@ class _Examination:
             self.checks.append(refused)
         elif tasks:
             try:
-                await self._live(trainer, budget, self._first_step(tasks), lengths, held_out)
+                await self._live(trainer, budget, opened, self._first_step(tasks), lengths, held_out)
             except (TurnpointError, torch.OutOfMemoryError) as error:
                 self.checks.append(failed("live model", " ".join(str(error).split())))
         return self._diagnosis(train.tasks[0])
@@ -158,7 +160,13 @@ class _Examination:
         return audited.opened
 
     async def _live(
-        self, trainer: Trainer, budget: Budget, tasks: Sequence[Task], lengths: Sequence[int], held_out: int
+        self,
+        trainer: Trainer,
+        budget: Budget,
+        opened: Opened | None,
+        tasks: Sequence[Task],
+        lengths: Sequence[int],
+        held_out: int,
     ) -> None:
         """What only the running model can say."""
         subject, config = self.subject, self.subject.config
@@ -176,6 +184,10 @@ class _Examination:
         self._vocabulary(found)
         self.checks += [check_endings(found), check_signal(found)]
         await self._agreement(found, trainer)
+        if opened is not None:
+            with subject.terminal.phase("asking teachers"):
+                some = first_tokens(found.groups, _JUDGED)
+                self.checks += await check_words(config, subject.policy, opened, tasks, some)
         with subject.terminal.phase("measuring the trainer"):
             self.checks += budget.checks(
                 found,

@@ -6,11 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from turnpoint.assemble import Policy
+from turnpoint.calibration import calibrate, words_on
 from turnpoint.config import DistillConfig, RunConfig
 from turnpoint.diagnosis.checks import Check, Status, failed, ok, warning
 from turnpoint.distill import Opened, open_teachers
 from turnpoint.errors import ModelError, TurnpointError
-from turnpoint.types import Task
+from turnpoint.protocols import Teacher
+from turnpoint.reports.teacher_findings import template
+from turnpoint.teachers.detail import split_of
+from turnpoint.types import Group, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +54,29 @@ def audit_teachers(
     checks += [warning("teachers", note) for note in opened.notes]
     sound = all(check.status is not Status.FAILED for check in checks)
     return Audited(opened=opened if sound else None, checks=tuple(checks))
+
+
+async def check_words(
+    config: RunConfig, policy: Policy, opened: Opened, tasks: Sequence[Task], groups: Sequence[Group]
+) -> list[Check]:
+    """Whether asking as teachers are asked gives the policy's law back, and how far each teacher is from it.
+
+    Each is asked about all of `groups`. What the policy's engine had cached is gone afterwards.
+    """
+    teachers, checks = opened.teaching.teachers, list[Check]()
+    try:
+        equals = {f"teacher {name}": teachers[name] for name in opened.same}
+        checks += [ok("calibration", text) for text in await calibrate(config, policy, tasks, equals)]
+    except ModelError as error:
+        checks.append(failed("calibration", str(error)))
+    checks += [await _first_word(name, teacher, opened, groups) for name, teacher in teachers.items()]
+    opened.teaching.rest()
+    return checks
+
+
+async def _first_word(name: str, teacher: Teacher, opened: Opened, groups: Sequence[Group]) -> Check:
+    words = await words_on(teacher, groups)
+    if not any(words):
+        return warning(f"{name}: KL", "it has no word on any of the rollouts that were sampled")
+    found = template(split_of(groups, words, opened.teaching.kinds), who=f"teacher {name}")
+    return (warning if found.warning else ok)(f"{name}: KL", found.text)

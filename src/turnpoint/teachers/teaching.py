@@ -15,6 +15,7 @@ import numpy as np
 
 from turnpoint.protocols import Teacher
 from turnpoint.rollout.concurrency import all_of
+from turnpoint.teachers.kinds import ALL_CONTENT, TokenKinds
 from turnpoint.teachers.routing import Routing
 from turnpoint.types import Group, SegmentCredit, TeacherTargets
 
@@ -32,6 +33,7 @@ class Teaching:
     routing: Routing
     task: bool
     clip: float | None = None  # on |d|, nats, for figures; it acts where the student's part is known
+    kinds: TokenKinds = ALL_CONTENT  # of the policy's ids, for figures
     rest: Callable[[], None] = lambda: None
 
     async def words(

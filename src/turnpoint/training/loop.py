@@ -30,6 +30,7 @@ from turnpoint.rollout.recorder import RolloutWriter
 from turnpoint.rollout.refill import Collected, Refill, collect_step
 from turnpoint.rollout.rollouter import Rollouter
 from turnpoint.tasks.order import TaskStream
+from turnpoint.teachers.detail import detail_metrics
 from turnpoint.teachers.metrics import teacher_metrics
 from turnpoint.teachers.teaching import Teaching
 from turnpoint.training.packing import PackedStep
@@ -90,6 +91,7 @@ class Loop:
             with clock.phase("teachers", sum(len(group.members) for group in collected.kept)) as phase:
                 words = await self.teaching.words(collected.kept, progress=phase.advance)
             metrics |= teacher_metrics(collected.kept, words, self.teaching.routing, clip=self.teaching.clip)
+            metrics |= detail_metrics(collected.kept, words, self.teaching)
             credited = [
                 (group, self.teaching.join(credits, word))
                 for (group, credits), word in zip(credited, words, strict=True)
