@@ -112,8 +112,8 @@ class Watched:
     def _watch(self, student_logits: Tensor, teacher_logits: Tensor) -> None:
         log_p, log_q = log_laws(student_logits=student_logits, teacher_logits=teacher_logits)
         found = {
-            "teacher/kl_exact": torch.linalg.vecdot(log_p.exp(), log_p - log_q),
-            "teacher/entropy": -torch.linalg.vecdot(log_q.exp(), log_q),
+            "teacher/kl_exact": (log_p.exp() * (log_p - log_q)).sum(-1),
+            "teacher/entropy": -(log_q.exp() * log_q).sum(-1),
         }
         if self._k is not None:
             likeliest = log_p.topk(self._k, dim=-1, sorted=False).indices
