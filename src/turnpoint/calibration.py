@@ -41,7 +41,7 @@ class Calibration:
         sizes = np.abs(np.concatenate(list(_gaps(groups, words))))
         return Calibration(who=who, tokens=len(sizes), mean=float(sizes.mean()), largest=float(sizes.max()))
 
-    def check(self, *, tolerance: float) -> str:
+    def text(self, *, tolerance: float) -> str:
         """Says how small |d| is; raises ModelError when its mean is above `tolerance`, nats."""
         figures = (
             f"mean |d| {number(self.mean)}, largest {number(self.largest)} nats over "
@@ -65,23 +65,22 @@ def _gaps(groups: Sequence[Group], words: Sequence[Word]) -> Iterator[Gaps]:
 
 async def calibrate(
     config: RunConfig, policy: Policy, tasks: Sequence[Task], equals: Mapping[str, Teacher]
-) -> list[str]:
-    """Returns a sentence for each teacher whose law is the policy's: itself, and those of `equals`.
+) -> list[Calibration]:
+    """Returns |d| of each teacher whose law is the policy's: itself, and those of `equals`, by what they are.
 
-    Samples at most 16 tokens of two rollouts. The engine has forgotten them afterwards. Raises ModelError
-    when mean |d| is above training.mismatch_tolerance.
+    Samples at most 16 tokens of two rollouts, which the engine has forgotten afterwards.
     """
     groups = await _sampled(config, policy, tasks)
     policy.engine.forget()  # what is cached was decoded: scoring must read the ids anew, as a teacher does
     own = ScoringTeacher(
         name="itself", engine=policy.engine, coef=1.0, temperature=config.sampling.temperature
     )
-    told: list[str] = []
-    for who, teacher in {"the policy, asked as teachers are,": own, **equals}.items():
-        words = await words_on(teacher, groups)
-        told.append(Calibration.of(who, groups, words).check(tolerance=config.training.mismatch_tolerance))
+    teachers = {"the policy, asked as teachers are,": own, **equals}
+    found = [
+        Calibration.of(who, groups, await words_on(teacher, groups)) for who, teacher in teachers.items()
+    ]
     policy.engine.forget()
-    return told
+    return found
 
 
 async def words_on(teacher: Teacher, groups: Sequence[Group]) -> list[Word]:

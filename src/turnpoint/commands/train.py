@@ -18,7 +18,7 @@ from turnpoint.commands.saving import Saving
 from turnpoint.commands.session import Session
 from turnpoint.config import OverlongPenalty, RunConfig
 from turnpoint.distill import Opened, open_teachers
-from turnpoint.metrics import metric_values
+from turnpoint.metrics import Mean, Metrics, metric_values
 from turnpoint.objective import (
     make_advantage,
     make_preparation,
@@ -32,7 +32,7 @@ from turnpoint.reports.findings import FindingLimits
 from turnpoint.reports.plan import Plan, make_plan
 from turnpoint.reports.run_lock import locked
 from turnpoint.reports.run_log import RunFolder
-from turnpoint.reports.run_records import read_evaluations, read_notes
+from turnpoint.reports.run_records import read_evaluations
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.trackers import Trackers
 from turnpoint.rollout.evaluate import Evaluation
@@ -102,7 +102,7 @@ class _Training:
         )
         known, model = _fingerprints(problems, tasks, held_out), self.session.policy.model
         opened = self._teachers(problems, tasks, lengths)
-        calibrated = await self._calibrate(opened, tasks) if opened else []
+        calibrated: Metrics = await self._calibrate(opened, tasks) if opened else {}
         history = take_up(
             self.folder,
             start,
@@ -112,7 +112,6 @@ class _Training:
             self.session.terminal,
             teachers=opened.weights if opened else None,
         )
-        self._keep(calibrated)
         self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks)))
         self.trackers.start()
         towards = make_reference(config, self.session.policy)  # of the model as it was before training
@@ -145,7 +144,7 @@ class _Training:
                 way_on=f"; to go on: turnpoint train {self.folder.path}",
             ) as saving,
         ):
-            loop = self._loop(stream, trainer, towards, branches, opened, recorder, saving)
+            loop = self._loop(stream, trainer, towards, branches, opened, calibrated, recorder, saving)
             for index in range(start.position.step, config.training.steps):
                 if how and _due(how.every, index):
                     await evaluations.at(index, f"after step {index}")
@@ -189,22 +188,16 @@ class _Training:
             terminal.line(note, "yellow")
         return opened
 
-    async def _calibrate(self, opened: Opened, tasks: Dataset) -> list[str]:
-        """Makes sure that asking as teachers are asked gives back the policy's law; returns figures."""
+    async def _calibrate(self, opened: Opened, tasks: Dataset) -> Metrics:
+        """Makes sure that asking as teachers are asked gives the policy's law back; returns figures."""
         teachers, session = opened.teaching.teachers, self.session
         equals = {f"teacher {name}": teachers[name] for name in opened.same}
         with session.terminal.phase("calibrating teachers"):
-            told = await calibrate(session.config, session.policy, tasks.tasks, equals)
+            found = await calibrate(session.config, session.policy, tasks.tasks, equals)
         opened.teaching.rest()
-        return told
-
-    def _keep(self, told: Sequence[str]) -> None:
-        """Says what was found before the first step, and notes it in the run folder once."""
-        known = {text for _, text in read_notes(self.folder.notes)}
-        for line in told:
-            self.session.terminal.line(line)
-            if line not in known:
-                self.folder.append_note(0, line)
+        for one in found:
+            session.terminal.line(one.text(tolerance=session.config.training.mismatch_tolerance))
+        return {"teacher/calibration": Mean(sum(one.mean for one in found), len(found))}
 
     def _plan(
         self,
@@ -236,6 +229,7 @@ class _Training:
         towards: Reference | None,
         branches: Branches | None,
         opened: Opened | None,
+        calibrated: Metrics,
         recorder: RolloutWriter,
         saving: Saving,
     ) -> Loop:
@@ -250,6 +244,7 @@ class _Training:
             refill=make_refill(config),
             advantage=make_advantage(config),
             teaching=opened.teaching if opened else None,
+            calibrated=calibrated,
             pack=partial(
                 pack_step,
                 max_tokens=training.micro_batch_tokens,

@@ -66,7 +66,9 @@ async def check_words(
     teachers, checks = opened.teaching.teachers, list[Check]()
     try:
         equals = {f"teacher {name}": teachers[name] for name in opened.same}
-        checks += [ok("calibration", text) for text in await calibrate(config, policy, tasks, equals)]
+        tolerance = config.training.mismatch_tolerance
+        for found in await calibrate(config, policy, tasks, equals):
+            checks.append(ok("calibration", found.text(tolerance=tolerance)))
     except ModelError as error:
         checks.append(failed("calibration", str(error)))
     checks += [await _first_word(name, teacher, opened, groups) for name, teacher in teachers.items()]
