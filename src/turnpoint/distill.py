@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import gc
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +16,24 @@ from turnpoint.assemble import Policy, make_renderer, open_model
 from turnpoint.branching import texts
 from turnpoint.config import (
     DistillConfig,
+    EmaTeacher,
     HindsightTeacher,
+    MixtureTeacher,
     ModelConfig,
     ModelTeacher,
     RunConfig,
     RunTeacher,
     SampledLoss,
+    StartTeacher,
     load_run_recipe,
 )
+from turnpoint.diagnosis.teacher_memory import TeacherMemory, memory_of_model, memory_of_twin
 from turnpoint.engine.engine import TorchEngine
 from turnpoint.engine.weights import weights_checksum
 from turnpoint.errors import ModelError
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.loading import LoadedModel
+from turnpoint.models.twin import twin
 from turnpoint.protocols import Renderer, Teacher
 from turnpoint.teachers.audit import (
     Ask,
@@ -38,10 +45,13 @@ from turnpoint.teachers.audit import (
     refuse,
 )
 from turnpoint.teachers.kinds import TokenKinds
+from turnpoint.teachers.mixture import Mixture
 from turnpoint.teachers.routing import Routing
-from turnpoint.teachers.scoring import ScoringTeacher
-from turnpoint.teachers.teaching import Teaching
+from turnpoint.teachers.scoring import ScoringTeacher, Told
+from turnpoint.teachers.teaching import Teaching, Visit
+from turnpoint.training.average import Average, Averages
 from turnpoint.training.checkpoint import load_latest
+from turnpoint.training.packing import together
 from turnpoint.types import Group, Task, TokenIds
 
 
@@ -52,8 +62,11 @@ class Opened:
     teaching: Teaching
     weights: Mapping[str, str]  # checksums of teachers' own
     decoders: Mapping[str, Decoder]  # of teachers whose whole law is in this process
-    same: tuple[str, ...]  # teachers with the weights that the policy starts with
+    averages: Averages  # of teachers that follow the policy
+    memory: tuple[TeacherMemory, ...]  # of those in this process
+    same: tuple[str, ...]  # those with the weights that the policy starts with
     notes: tuple[str, ...]
+    rows: Callable[[Group], str]  # whose whole law is asked of a group; empty where none is
 
 
 def open_teachers(
@@ -68,12 +81,13 @@ def open_teachers(
 ) -> Opened:
     """Returns the teachers of `how`, which is what `config` says of them.
 
-    `tasks`: those that are trained on; `longest`: tokens of the longest prompt with its rollout. Raises
-    DataError for a task without a teacher, and ModelError for a teacher that cannot be opened or does not
-    read the policy's tokens as the policy does. `ask(what, look)` is called for every check of the latter;
-    it may keep what `look` says or raises.
+    `tasks`: those that are trained on; `longest`: tokens of the longest prompt with its rollout. Call it
+    before a checkpoint is loaded: the start is what the policy holds now. Raises DataError for a task
+    without a teacher, and ModelError for a teacher that cannot be opened or does not read the policy's
+    tokens as the policy does. `ask(what, look)` is called for every check of the latter; it may keep what
+    `look` says or raises.
     """
-    routing = Routing(names=tuple(how.teachers), key=how.key)
+    routing = Routing(names=how.chosen, key=how.key)
     routing.check(tasks)
     opening = _Opening(
         config=config,
@@ -83,19 +97,18 @@ def open_teachers(
         task=tasks[0],
         longest=longest,
         ask=ask,
-        notes=[],
-        same=[],
-        engines=[],
-        decoders={},
-        weights={},
     )
-    teachers = {name: opening.open(name) for name in how.teachers}
-    clip = how.loss.clip if isinstance(how.loss, SampledLoss) else None
+    for name in how.teachers:
+        opening.open(name)
+    shares = {name: it.share for name, it in how.teachers.items() if it.share is not None}
     teaching = Teaching(
-        teachers=teachers,
+        teachers=opening.teachers,
+        visits=opening.visits,
+        mixtures=opening.mixtures,
+        shares=shares,
         routing=routing,
         task=how.task,
-        clip=clip,
+        clip=how.loss.clip if isinstance(how.loss, SampledLoss) else None,
         kinds=kinds_of(policy),
         rest=opening.rest,
     )
@@ -103,8 +116,11 @@ def open_teachers(
         teaching=teaching,
         weights=opening.weights,
         decoders=opening.decoders,
+        averages=Averages(opening.averages),
+        memory=tuple(opening.memory),
         same=tuple(opening.same),
         notes=tuple(opening.notes),
+        rows=together if isinstance(how.loss, SampledLoss) else lambda group: routing.of(group.task),
     )
 
 
@@ -117,75 +133,147 @@ class _Opening:
     task: Task
     longest: int
     ask: Ask
-    notes: list[str]
-    same: list[str]
-    engines: list[TorchEngine]  # around teachers' own weights
-    decoders: dict[str, Decoder]
-    weights: dict[str, str]
+    teachers: dict[str, Teacher] = field(default_factory=dict[str, Teacher])
+    visits: dict[str, Visit] = field(default_factory=dict[str, Visit])
+    mixtures: dict[str, Mixture] = field(default_factory=dict[str, Mixture])
+    engines: list[TorchEngine] = field(default_factory=list[TorchEngine])  # around teachers' own weights
+    decoders: dict[str, Decoder] = field(default_factory=dict[str, Decoder])
+    averages: dict[str, Average] = field(default_factory=dict[str, Average])
+    weights: dict[str, str] = field(default_factory=dict[str, str])
+    memory: list[TeacherMemory] = field(default_factory=list[TeacherMemory])
+    same: list[str] = field(default_factory=list[str])
+    notes: list[str] = field(default_factory=list[str])
 
     def rest(self) -> None:
         """Empties caches, so that a run that goes on from here rounds as one that never stopped."""
         for engine in self.engines:
             engine.forget()
+        if self.visits:
+            gc.collect()
 
-    def open(self, name: str) -> Teacher:
+    def open(self, name: str) -> None:
         teacher = self.how.teachers[name]
         match teacher:
             case HindsightTeacher():
-                engine, told = self.policy.engine, told_of(teacher, self.policy.renderer)
-            case ModelTeacher():
-                base = ModelConfig(path=teacher.path, device=self.config.model.device, dtype=self._dtype)
-                model = open_model(base, seed=self.config.seed)
-                engine, told = self._audited(name, model, template=teacher.template), None
-            case RunTeacher():
-                model = open_run(teacher.path, device=self.config.model.device, dtype=self._dtype)
-                engine, told = self._audited(name, model, template=teacher.template), None
-        able, temperature = engine.capabilities, self.config.sampling.temperature
-        self.ask(
-            f"{name}: temperature",
-            lambda: check_temperature(f"teacher {name}", able, temperature=temperature),
-        )
+                told = told_of(teacher, self.policy.renderer)
+                self.teachers[name] = self._scoring(name, self.policy.engine, told)
+            case MixtureTeacher(of=of, mean=mean):
+                self.mixtures[name] = Mixture(of=of, mean=mean, coef=self._coef(name))
+            case StartTeacher() | EmaTeacher():
+                self._open_twin(name, teacher)
+            case ModelTeacher() | RunTeacher():
+                self._open_model(name, teacher)
+        match self.teachers.get(name):
+            case ScoringTeacher(engine=engine, temperature=temperature):
+                able, who = engine.capabilities, f"teacher {name}"
+                self.ask(
+                    f"{name}: temperature", lambda: check_temperature(who, able, temperature=temperature)
+                )
+            case _:
+                pass  # made of others, or an engine of ours once it is brought in
+
+    def _open_twin(self, name: str, teacher: StartTeacher | EmaTeacher) -> None:
+        decoder = twin(self.policy.model.decoder)
+        if isinstance(teacher, EmaTeacher):
+            self.averages[name] = Average(decoder, decay=teacher.decay)
+        # packed weights would be a copy of all layers, of what an adapter leaves alone, too
+        engine = self._engine(decoder, self.policy.model.context_length, pack=False)
+        self._keep(name, decoder, engine)
+        self.same.append(name)
+        averaged = isinstance(teacher, EmaTeacher)
+        self.memory.append(memory_of_twin(name, decoder, cached=self._cached(), averaged=averaged))
+
+    def _open_model(self, name: str, teacher: ModelTeacher | RunTeacher) -> None:
+        model = self._load(teacher)
+        self._audit(name, model, template=teacher.template)
+        visits = self.how.resident == "one"
+        self.memory.append(memory_of_model(name, model.decoder, cached=self._cached(), visits=visits))
+        if visits:
+            self.visits[name] = self._visit(name, teacher)
+        else:
+            self._keep(name, model.decoder, self._engine(model.decoder, model.context_length))
+
+    def _keep(self, name: str, decoder: Decoder, engine: TorchEngine) -> None:
+        self.decoders[name] = decoder
+        self.engines.append(engine)
+        self.teachers[name] = self._scoring(name, engine)
+
+    def _visit(self, name: str, teacher: ModelTeacher | RunTeacher) -> Visit:
+        @asynccontextmanager
+        async def visiting() -> AsyncGenerator[Teacher]:
+            model = self._load(teacher)
+            if (now := _weights(model)) != self.weights[name]:
+                raise ModelError(
+                    f"teacher {name} ({model.source}) no longer holds the weights that it had when the run "
+                    f"was started (checksum {self.weights[name]} then, {now} now); bring them back and go on"
+                )
+            engine = self._engine(model.decoder, model.context_length)
+            try:
+                yield self._scoring(name, engine)
+            finally:
+                await engine.close()
+
+        return visiting
+
+    def _scoring(self, name: str, engine: TorchEngine, told: Told | None = None) -> Teacher:
+        temperature = self.config.sampling.temperature
         return ScoringTeacher(
-            name=name,
-            engine=engine,
-            coef=self.how.coef if teacher.coef is None else teacher.coef,
-            temperature=temperature,
-            told=told,
+            name=name, engine=engine, coef=self._coef(name), temperature=temperature, told=told
         )
+
+    def _coef(self, name: str) -> float:
+        own = self.how.teachers[name].coef
+        return self.how.coef if own is None else own
+
+    def _engine(self, decoder: Decoder, context_length: int, *, pack: bool = True) -> TorchEngine:
+        return TorchEngine(
+            decoder,
+            decode=self.policy.renderer.text,
+            context_length=context_length,
+            max_step_tokens=self.config.engine.max_step_tokens,
+            cache_tokens=self.config.engine.cache_tokens,
+            pack=pack,
+        )
+
+    def _load(self, teacher: ModelTeacher | RunTeacher) -> LoadedModel:
+        if self.how.resident == "one":
+            gc.collect()  # the one before: a model and its parts know each other
+        device, dtype = self.config.model.device, self._dtype
+        if isinstance(teacher, RunTeacher):
+            model = open_run(teacher.path, device=device, dtype=dtype)
+        else:
+            base = ModelConfig(path=teacher.path, device=device, dtype=dtype)
+            model = open_model(base, seed=self.config.seed)
+        return replace(model, decoder=_over_ids_of(self.policy.model.decoder, model.decoder))
 
     @property
     def _dtype(self) -> Any:
         return self.policy.model.dtype
 
-    def _audited(self, name: str, model: LoadedModel, *, template: str) -> TorchEngine:
+    def _audit(self, name: str, model: LoadedModel, *, template: str) -> None:
         student, teacher = reader_of("the policy", self.policy.model), reader_of(f"teacher {name}", model)
         self.ask(f"{name}: ids", lambda: check_vocabulary(student, teacher))
         self.ask(f"{name}: context", lambda: check_context(teacher, longest=self.longest))
         if template == "same":
             self.ask(f"{name}: rendering", lambda: self._check_rendering(teacher, model))
-        decoder = _over_ids_of(self.policy.model.decoder, model.decoder)
         self.weights[name] = _weights(model)
         if self.weights[name] == _weights(self.policy.model):
             self.same.append(name)
             self.notes.append(
                 f"teacher {name} has the weights that the policy starts with: it says nothing until they part"
             )
-        engine = TorchEngine(
-            decoder,
-            decode=self.policy.renderer.text,
-            context_length=model.context_length,
-            max_step_tokens=self.config.engine.max_step_tokens,
-            cache_tokens=self.config.engine.cache_tokens,
-        )
-        self.engines.append(engine)
-        self.decoders[name] = decoder
-        return engine
 
     def _check_rendering(self, teacher: Reader, model: LoadedModel) -> str:
         mine = self.policy.renderer.prompt(self.task.messages)
         theirs = make_renderer(self.config.prompt, model, self.examples).prompt(self.task.messages)
         words = [self.policy.model.tokenizer.decode([token]) for token in mine.tolist()]
         return check_rendering(teacher, student_ids=mine, teacher_ids=theirs, words=words)
+
+    def _cached(self) -> int:
+        """Returns how many tokens a step leaves at most in a prefix cache."""
+        rollout = self.config.rollout
+        scored = rollout.prompts_per_step * rollout.samples_per_prompt * self.longest
+        return min(self.config.engine.cache_tokens, scored)
 
 
 def _over_ids_of(student: Decoder, teacher: Decoder) -> Decoder:

@@ -32,6 +32,7 @@ from turnpoint.diagnosis.rollouts import share_with_signal
 from turnpoint.diagnosis.room import Room
 from turnpoint.diagnosis.rows import Shape
 from turnpoint.diagnosis.sampling import Sample, Speed
+from turnpoint.diagnosis.teacher_memory import TeacherMemory
 from turnpoint.engine.span import CacheShape
 from turnpoint.engine.weights import weights_checksum
 from turnpoint.models.decoder import Decoder
@@ -48,27 +49,16 @@ def sampling_bytes(decoder: Decoder, workers: int) -> int:
     return packed_bytes(decoder) if workers == 1 else workers * (packed_bytes(decoder) + _PROCESS)
 
 
-def teacher_needs(student: Decoder, teacher: Decoder, *, whole_law: bool) -> TeacherNeeds:
-    """Returns what `teacher` takes; `whole_law`: a loss is made of its whole law."""
+def teacher_needs(student: Decoder, held: TeacherMemory, *, whole_law: bool) -> TeacherNeeds:
+    """Returns what a teacher takes; `whole_law`: a loss is made of its whole law."""
     vocab, width = student.vocab_size, CacheShape.of(student).hidden_dim
     return TeacherNeeds(
-        weights=parameter_bytes(teacher) + packed_bytes(teacher),
-        token_state=token_state(teacher),
+        weights=held.weights + held.averages + held.packed,
+        cache=held.cache,
+        visits=held.visits,
         law_of_token=LAW_COPIES * 4 * vocab if whole_law else 0,
         law=4 * vocab * width if whole_law else 0,
     )
-
-
-def parameter_bytes(decoder: Decoder) -> int:
-    """Returns the bytes of all weights, tied ones once."""
-    return sum(weight.numel() * weight.element_size() for weight in decoder.model.parameters())
-
-
-def token_state(decoder: Decoder) -> int:
-    """Returns the bytes of the keys, values and hidden state of one token."""
-    state = CacheShape.of(decoder)
-    values = sum(layer.heads * (layer.key_dim + layer.value_dim) for layer in state.layers)
-    return decoder.dtype.itemsize * (values + state.hidden_dim)
 
 
 def slack_of(device: torch.device) -> float:
@@ -88,7 +78,7 @@ class Budget:
     trained: int  # weights that are trained
     teachers: tuple[TeacherNeeds, ...] = ()  # which were opened since
 
-    def beside(self, teachers: Iterable[Decoder]) -> Budget:
+    def beside(self, teachers: Iterable[TeacherMemory]) -> Budget:
         """Returns the budget with teachers in this process, which were not there when it began."""
         how, student = self.config.distill, self.policy.model.decoder
         whole = how is not None and how.loss.kind != "sampled"
@@ -112,7 +102,7 @@ class Budget:
         """Refuses what cannot fit by arithmetic alone, before anything is measured; None where it may fit."""
         if self.room is None:
             return None
-        taught = sum(teacher.weights for teacher in self.teachers)
+        taught = sum(teacher.weights for teacher in self.teachers if not teacher.visits)
         least, capacity = self.resident + 3 * 4 * self.trained + taught, self.room.capacity()
         if least > capacity:
             teachers = f" ({gigabytes(taught)} those of teachers)" if taught else ""
@@ -178,7 +168,7 @@ class Budget:
             cache_tokens=config.engine.cache_tokens,
             max_running=config.engine.max_running,
             micro_batch_tokens=config.training.micro_batch_tokens,
-            token_state=token_state(decoder),
+            token_state=state.token_bytes,
             vocab_size=decoder.vocab_size,
             saved=saved,
             head_chunk_tokens=config.training.head_chunk_tokens,

@@ -77,7 +77,7 @@ class _Examination:
         lengths, tasks = self._lengths(train)
         held_out = len(evaluation.tasks)
         opened = self._teachers(lengths, tasks) if tasks else None
-        budget = budget.beside(opened.decoders.values() if opened else ())
+        budget = budget.beside(opened.memory if opened else ())
         if tasks and (refused := budget.certain(max(lengths), held_out)) is not None:
             self.checks.append(refused)
         elif tasks:

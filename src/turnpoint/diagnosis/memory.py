@@ -42,10 +42,11 @@ LAW_COPIES = 6  # float32 [chunk, V] arrays of a loss over two whole laws, besid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeacherNeeds:
-    """What a teacher with weights of its own takes, in bytes."""
+    """What a teacher in this process takes beside the policy, in bytes."""
 
-    weights: int  # what sampling holds of them a second time included: a teacher scores by the same code
-    token_state: int  # keys, values and hidden state of one token in its cache
+    weights: int  # packed ones and averages included
+    cache: int  # of a step's rollouts, as it scores them
+    visits: bool = False  # it is there only while it speaks
     law_of_token: int = 0  # of a token in a chunk of a loss over its whole law; 0: it gives no law
     law: int = 0  # of that loss beside its chunks: the gradient of the policy's head
 
@@ -88,7 +89,7 @@ class Needs:
         fixed = {
             "resident": self.resident,
             "reference": self.references,
-            "teachers": sum(teacher.weights for teacher in self.teachers),
+            "teachers": sum(teacher.weights for teacher in self.teachers if not teacher.visits),
             "moments": moments,
         }
         cache = self.cached * self.token_state
@@ -98,11 +99,12 @@ class Needs:
             "decoding": int(_GROWTH * rows),
             "logits": _SAMPLER_COPIES * 4 * running * self.vocab_size,
         }
-        judged = min(self.cache_tokens, self._step_tokens)  # each teacher's cache is as large as the policy's
+        visitors = [teacher.weights + teacher.cache for teacher in self.teachers if teacher.visits]
         teaching = {
             "cache": cache,
             "decoding": rows,
-            "teachers' caches": judged * sum(teacher.token_state for teacher in self.teachers),
+            "teachers' caches": sum(teacher.cache for teacher in self.teachers if not teacher.visits),
+            "the largest visiting teacher": max(visitors, default=0),
         }
         row, _ = rows_of_step(self.shape, max_tokens=self.micro_batch_tokens)
         training = {

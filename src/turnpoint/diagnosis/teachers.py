@@ -11,9 +11,9 @@ from turnpoint.config import DistillConfig, RunConfig
 from turnpoint.diagnosis.checks import Check, Status, failed, ok, warning
 from turnpoint.distill import Opened, open_teachers
 from turnpoint.errors import ModelError, TurnpointError
-from turnpoint.protocols import Teacher
 from turnpoint.reports.teacher_findings import template
 from turnpoint.teachers.detail import split_of
+from turnpoint.teachers.teaching import Visit
 from turnpoint.types import Group, Task
 
 
@@ -63,7 +63,7 @@ async def check_words(
 
     Each is asked about all of `groups`. What the policy's engine had cached is gone afterwards.
     """
-    teachers, checks = opened.teaching.teachers, list[Check]()
+    teachers, checks = opened.teaching.speakers, list[Check]()
     try:
         equals = {f"teacher {name}": teachers[name] for name in opened.same}
         tolerance = config.training.mismatch_tolerance
@@ -71,13 +71,14 @@ async def check_words(
             checks.append(ok("calibration", found.text(tolerance=tolerance)))
     except ModelError as error:
         checks.append(failed("calibration", str(error)))
-    checks += [await _first_word(name, teacher, opened, groups) for name, teacher in teachers.items()]
+    checks += [await _first_word(name, visit, opened, groups) for name, visit in teachers.items()]
     opened.teaching.rest()
     return checks
 
 
-async def _first_word(name: str, teacher: Teacher, opened: Opened, groups: Sequence[Group]) -> Check:
-    words = await words_on(teacher, groups)
+async def _first_word(name: str, visit: Visit, opened: Opened, groups: Sequence[Group]) -> Check:
+    async with visit() as teacher:
+        words = await words_on(teacher, groups)
     if not any(words):
         return warning(f"{name}: KL", "it has no word on any of the rollouts that were sampled")
     found = template(split_of(groups, words, opened.teaching.kinds), who=f"teacher {name}")

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from turnpoint.config import EngineConfig, TrainingConfig
-from turnpoint.diagnosis.budget import sampling_bytes, slack_of, token_state
+from turnpoint.diagnosis.budget import sampling_bytes, slack_of
 from turnpoint.diagnosis.memory import NOTHING_SAVED, Needs, gigabytes
 from turnpoint.diagnosis.room import Room
 from turnpoint.diagnosis.rows import Shape
@@ -325,7 +325,7 @@ def _needs(subject: Subject) -> Needs | None:
         cache_tokens=subject.engine.cache_tokens,
         max_running=subject.engine.max_running,
         micro_batch_tokens=subject.training.micro_batch_tokens,
-        token_state=token_state(decoder),
+        token_state=CacheShape.of(decoder).token_bytes,
         vocab_size=decoder.vocab_size,
         saved=NOTHING_SAVED,
         head_chunk_tokens=subject.training.head_chunk_tokens,

@@ -61,8 +61,8 @@ def detail_metrics(
     found: dict[str, Metric] = {
         f"teacher/kl_{kind}": mean for kind, mean in split_of(groups, words, teaching.kinds).items()
     }
-    if len(teaching.teachers) > 1:
-        for name in teaching.teachers:
+    if len(teaching.routing.names) > 1:
+        for name in teaching.routing.names:
             own = [at for at, group in enumerate(groups) if teaching.routing.of(group.task) == name]
             split = split_of([groups[at] for at in own], [words[at] for at in own], teaching.kinds)
             found |= {f"teacher/{name}/kl_{kind}": mean for kind, mean in split.items()}
@@ -77,9 +77,9 @@ def silences(groups: Sequence[Group], words: Sequence[Word], teaching: Teaching)
     """Returns how many valid rollouts have no word, by the reason of their teacher, if it gives one."""
     reasons: Counter[Silence] = Counter()
     for group, word in zip(groups, words, strict=True):
-        teacher = teaching.teachers[teaching.routing.of(group.task)]
+        teacher = teaching.teachers.get(teaching.routing.of(group.task))
         if not isinstance(teacher, ScoringTeacher):
-            continue
+            continue  # made of others, or gone since it spoke
         for index, member in enumerate(group.members):
             if member.verdict.valid and not any(segment in word for segment in member.segments):
                 reasons.update([why] if (why := teacher.silence(group, index)) else [])

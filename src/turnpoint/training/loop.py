@@ -90,17 +90,15 @@ class Loop:
         metrics = {**self._refilled(collected), **({} if index else self.calibrated)}
         credited = [(group, self.advantage.credit(group)) for group in collected.kept]
         if self.teaching is not None:
-            with clock.phase("teachers", sum(len(group.members) for group in collected.kept)) as phase:
+            with clock.phase("teachers", self.teaching.asked(collected.kept)) as phase:
                 words = await self.teaching.words(collected.kept, progress=phase.advance)
             metrics |= teacher_metrics(collected.kept, words, self.teaching.routing, clip=self.teaching.clip)
             metrics |= detail_metrics(collected.kept, words, self.teaching)
             for group, word in zip(collected.kept, words, strict=True):
                 said = Said.of(self.teaching.routing.of(group.task), word)
                 self.folder.append_said(index + 1, group.id, said)
-            credited = [
-                (group, self.teaching.join(credits, word))
-                for (group, credits), word in zip(credited, words, strict=True)
-            ]
+            credited, found = self.teaching.teach(credited, words)
+            metrics |= found
         with clock.phase("training") as phase:
             metrics |= self._learn(credited, phase)
         self.learned(index + 1)
