@@ -19,6 +19,7 @@ from turnpoint.diagnosis.memory import NOTHING_SAVED, Needs, gigabytes
 from turnpoint.diagnosis.room import Room
 from turnpoint.diagnosis.rows import Shape
 from turnpoint.engine.engine import TorchEngine
+from turnpoint.engine.span import CacheShape
 from turnpoint.models.loading import LoadedModel
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.text import plural
