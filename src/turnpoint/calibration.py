@@ -20,7 +20,7 @@ from turnpoint.reports.text import number, plural
 from turnpoint.rollout.concurrency import all_of
 from turnpoint.teachers.detail import Gaps, gaps_of
 from turnpoint.teachers.scoring import ScoringTeacher
-from turnpoint.teachers.teaching import Visit, Word
+from turnpoint.teachers.teaching import Word
 from turnpoint.types import Author, Group, Member, Task, TreeBuilder, Verdict
 
 _PROMPTS, _TOKENS = 2, 16  # a fraction of a step, and every token tells
@@ -64,7 +64,7 @@ def _gaps(groups: Sequence[Group], words: Sequence[Word]) -> Iterator[Gaps]:
 
 
 async def calibrate(
-    config: RunConfig, policy: Policy, tasks: Sequence[Task], equals: Mapping[str, Visit]
+    config: RunConfig, policy: Policy, tasks: Sequence[Task], equals: Mapping[str, Teacher]
 ) -> list[Calibration]:
     """Returns |d| of each teacher whose law is the policy's: itself, and those of `equals`, by what they are.
 
@@ -75,10 +75,10 @@ async def calibrate(
     own = ScoringTeacher(
         name="itself", engine=policy.engine, coef=1.0, temperature=config.sampling.temperature
     )
-    found = [Calibration.of("the policy, asked as teachers are,", groups, await words_on(own, groups))]
-    for who, visit in equals.items():
-        async with visit() as teacher:
-            found.append(Calibration.of(who, groups, await words_on(teacher, groups)))
+    teachers = {"the policy, asked as teachers are,": own, **equals}
+    found = [
+        Calibration.of(who, groups, await words_on(teacher, groups)) for who, teacher in teachers.items()
+    ]
     policy.engine.forget()
     return found
 

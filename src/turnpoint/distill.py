@@ -68,6 +68,11 @@ class Opened:
     notes: tuple[str, ...]
     rows: Callable[[Group], str]  # whose whole law is asked of a group; empty where none is
 
+    def equals(self) -> dict[str, Teacher]:
+        """Returns the teachers with the policy's weights, but for those that come for their turn alone."""
+        teachers = self.teaching.teachers
+        return {f"teacher {name}": teachers[name] for name in self.same if name in teachers}
+
 
 def open_teachers(
     config: RunConfig,

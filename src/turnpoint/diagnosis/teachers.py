@@ -65,9 +65,8 @@ async def check_words(
     """
     teachers, checks = opened.teaching.speakers, list[Check]()
     try:
-        equals = {f"teacher {name}": teachers[name] for name in opened.same}
         tolerance = config.training.mismatch_tolerance
-        for found in await calibrate(config, policy, tasks, equals):
+        for found in await calibrate(config, policy, tasks, opened.equals()):
             checks.append(ok("calibration", found.text(tolerance=tolerance)))
     except ModelError as error:
         checks.append(failed("calibration", str(error)))
