@@ -101,14 +101,13 @@ class _Training:
         held_out, _, _ = (
             await self.session.usable(problems.evaluation) if how else (problems.evaluation, [], [])
         )
-        known, model = _fingerprints(problems, tasks, held_out), self.session.policy.model
-        opened = self._teachers(problems, tasks, lengths)
-        calibrated: Metrics = await self._calibrate(opened, tasks) if opened else {}
+        known = _fingerprints(problems, tasks, held_out)
+        opened, calibrated = await self._teachers(problems, tasks, lengths)
         history = take_up(
             self.folder,
             start,
             config,
-            model,
+            self.session.policy.model,
             known,
             self.session.terminal,
             teachers=opened.weights if opened else None,
@@ -181,11 +180,13 @@ class _Training:
         before, after = evaluations.get(0), evaluations.get(self.session.config.training.steps)
         return TrainResult(folder=self.folder.path, before=before, after=after)
 
-    def _teachers(self, problems: Problems, tasks: Dataset, lengths: Sequence[int]) -> Opened | None:
-        """Opens the teachers, audited, before anything is spent."""
+    async def _teachers(
+        self, problems: Problems, tasks: Dataset, lengths: Sequence[int]
+    ) -> tuple[Opened | None, Metrics]:
+        """Opens the teachers, audited and calibrated, before anything is spent."""
         config, terminal = self.session.config, self.session.terminal
         if config.distill is None:
-            return None
+            return None, {}
         with terminal.phase("opening teachers"):
             opened = open_teachers(
                 config,
@@ -197,7 +198,7 @@ class _Training:
             )
         for note in opened.notes:
             terminal.line(note, "yellow")
-        return opened
+        return opened, await self._calibrate(opened, tasks)
 
     async def _calibrate(self, opened: Opened, tasks: Dataset) -> Metrics:
         """Makes sure that asking as teachers are asked gives the policy's law back; returns figures."""
