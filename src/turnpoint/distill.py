@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,16 @@ from turnpoint.models.loading import LoadedModel
 from turnpoint.models.twin import twin
 from turnpoint.protocols import Engine, Renderer, Teacher
 from turnpoint.served import open_server
-from turnpoint.teachers.audit import Reader, check_context, check_rendering, check_vocabulary
+from turnpoint.teachers.audit import (
+    Ask,
+    Reader,
+    check_context,
+    check_rendering,
+    check_temperature,
+    check_vocabulary,
+    refuse,
+)
+from turnpoint.teachers.kinds import TokenKinds
 from turnpoint.teachers.mixture import Mixture
 from turnpoint.teachers.probe import Probe
 from turnpoint.teachers.routing import Routing
@@ -59,8 +68,14 @@ class Opened:
     decoders: Mapping[str, Decoder]  # of teachers whose whole law is in this process
     averages: Averages  # of teachers that follow the policy
     memory: tuple[TeacherMemory, ...]  # of those in this process
+    same: tuple[str, ...]  # those with the weights that the policy starts with
     notes: tuple[str, ...]
     rows: Callable[[Group], str]  # whose whole law is asked of a group; empty where none is
+
+    def equals(self) -> dict[str, Teacher]:
+        """Returns the teachers with the policy's weights, but for those that come for their turn alone."""
+        teachers = self.teaching.teachers
+        return {f"teacher {name}": teachers[name] for name in self.same if name in teachers}
 
 
 async def open_teachers(
@@ -71,18 +86,26 @@ async def open_teachers(
     *,
     examples: Sequence[tuple[str, str]],
     longest: int,
+    ask: Ask = refuse,
 ) -> Opened:
     """Returns the teachers of `how`, which is what `config` says of them.
 
     `tasks`: those that are trained on; `longest`: tokens of the longest prompt with its rollout. Call it
     before a checkpoint is loaded: the start is what the policy holds now. Raises DataError for a task
     without a teacher, and ModelError for a teacher that cannot be opened or does not read the policy's
-    tokens as the policy does.
+    tokens as the policy does. `ask(what, look)` is called for every check of the latter; it may keep what
+    `look` says or raises.
     """
     routing = Routing(names=how.chosen, key=how.key)
     routing.check(tasks)
     opening = _Opening(
-        config=config, how=how, policy=policy, examples=examples, task=tasks[0], longest=longest
+        config=config,
+        how=how,
+        policy=policy,
+        examples=examples,
+        task=tasks[0],
+        longest=longest,
+        ask=ask,
     )
     for name in how.teachers:
         await opening.open(name)
@@ -95,6 +118,7 @@ async def open_teachers(
         routing=routing,
         task=how.task,
         clip=how.loss.clip if isinstance(how.loss, SampledLoss) else None,
+        kinds=kinds_of(policy),
         rest=opening.rest,
     )
     return Opened(
@@ -103,6 +127,7 @@ async def open_teachers(
         decoders=opening.decoders,
         averages=Averages(opening.averages),
         memory=tuple(opening.memory),
+        same=tuple(opening.same),
         notes=tuple(opening.notes),
         rows=together if isinstance(how.loss, SampledLoss) else lambda group: routing.of(group.task),
     )
@@ -116,6 +141,7 @@ class _Opening:
     examples: Sequence[tuple[str, str]]
     task: Task
     longest: int
+    ask: Ask
     teachers: dict[str, Teacher] = field(default_factory=dict[str, Teacher])
     visits: dict[str, Visit] = field(default_factory=dict[str, Visit])
     mixtures: dict[str, Mixture] = field(default_factory=dict[str, Mixture])
@@ -126,6 +152,7 @@ class _Opening:
     averages: dict[str, Average] = field(default_factory=dict[str, Average])
     weights: dict[str, str | Probe] = field(default_factory=dict[str, "str | Probe"])
     memory: list[TeacherMemory] = field(default_factory=list[TeacherMemory])
+    same: list[str] = field(default_factory=list[str])
     notes: list[str] = field(default_factory=list[str])
 
     def rest(self) -> None:
@@ -149,6 +176,14 @@ class _Opening:
                 self._open_twin(name, teacher)
             case ModelTeacher() | RunTeacher():
                 self._open_model(name, teacher)
+        match self.teachers.get(name):
+            case ScoringTeacher(engine=engine, temperature=temperature):
+                able, who = engine.capabilities, f"teacher {name}"
+                self.ask(
+                    f"{name}: temperature", lambda: check_temperature(who, able, temperature=temperature)
+                )
+            case _:
+                pass  # made of others, or an engine of ours once it is brought in
 
     def _open_twin(self, name: str, teacher: StartTeacher | EmaTeacher) -> None:
         decoder = twin(self.policy.model.decoder)
@@ -157,6 +192,7 @@ class _Opening:
         # packed weights would be a copy of all layers, of what an adapter leaves alone, too
         engine = self._engine(decoder, self.policy.model.context_length, pack=False)
         self._keep(name, decoder, engine)
+        self.same.append(name)
         averaged = isinstance(teacher, EmaTeacher)
         self.memory.append(memory_of_twin(name, decoder, cached=self._cached(), averaged=averaged))
 
@@ -217,9 +253,11 @@ class _Opening:
             gc.collect()  # the one before: a model and its parts know each other
         device, dtype = self.config.model.device, self._dtype
         if isinstance(teacher, RunTeacher):
-            return open_run(teacher.path, device=device, dtype=dtype)
-        base = ModelConfig(path=teacher.path, device=device, dtype=dtype)
-        return open_model(base, seed=self.config.seed)
+            model = open_run(teacher.path, device=device, dtype=dtype)
+        else:
+            base = ModelConfig(path=teacher.path, device=device, dtype=dtype)
+            model = open_model(base, seed=self.config.seed)
+        return replace(model, decoder=_over_ids_of(self.policy.model.decoder, model.decoder))
 
     async def _served(self, name: str, teacher: ServerTeacher) -> None:
         served = await open_server(
@@ -235,6 +273,8 @@ class _Opening:
         self.notes.extend([served.note] if served.note else [])
         self.engines.append(served.engine)
         self.teachers[name] = self._scoring(name, served.engine)
+        where = f"{served.probe.model} behind {teacher.url} reads ids and problems as the policy does"
+        self.ask(f"{name}: server", lambda: where)
 
     @property
     def _dtype(self) -> Any:
@@ -242,24 +282,42 @@ class _Opening:
 
     def _audit(self, name: str, model: LoadedModel, *, template: str) -> None:
         student, teacher = reader_of("the policy", self.policy.model), reader_of(f"teacher {name}", model)
-        check_vocabulary(student, teacher)
-        check_context(teacher, longest=self.longest)
+        self.ask(f"{name}: ids", lambda: check_vocabulary(student, teacher))
+        self.ask(f"{name}: context", lambda: check_context(teacher, longest=self.longest))
         if template == "same":
-            mine = self.policy.renderer.prompt(self.task.messages)
-            theirs = make_renderer(self.config.prompt, model, self.examples).prompt(self.task.messages)
-            words = [self.policy.model.tokenizer.decode([token]) for token in mine.tolist()]
-            check_rendering(teacher, student_ids=mine, teacher_ids=theirs, words=words)
+            self.ask(f"{name}: rendering", lambda: self._check_rendering(teacher, model))
         self.weights[name] = _weights(model)
         if self.weights[name] == _weights(self.policy.model):
+            self.same.append(name)
             self.notes.append(
                 f"teacher {name} has the weights that the policy starts with: it says nothing until they part"
             )
+
+    def _check_rendering(self, teacher: Reader, model: LoadedModel) -> str:
+        mine = self.policy.renderer.prompt(self.task.messages)
+        theirs = make_renderer(self.config.prompt, model, self.examples).prompt(self.task.messages)
+        words = [self.policy.model.tokenizer.decode([token]) for token in mine.tolist()]
+        return check_rendering(teacher, student_ids=mine, teacher_ids=theirs, words=words)
 
     def _cached(self) -> int:
         """Returns how many tokens a step leaves at most in a prefix cache."""
         rollout = self.config.rollout
         scored = rollout.prompts_per_step * rollout.samples_per_prompt * self.longest
         return min(self.config.engine.cache_tokens, scored)
+
+
+def _over_ids_of(student: Decoder, teacher: Decoder) -> Decoder:
+    """Returns the teacher with the ids that it knows beyond the student's outside its law."""
+    if teacher.vocab_size <= student.vocab_size:
+        return teacher
+    return Decoder(teacher.model, vocab_size=student.vocab_size)
+
+
+def kinds_of(policy: Policy) -> TokenKinds:
+    """Returns which ids that the policy samples are no text; added tokens of its tokenizer are none."""
+    tokenizer, ends = policy.model.tokenizer, policy.renderer.stop_ids
+    added: Mapping[str, int] = tokenizer.get_added_vocab()
+    return TokenKinds(ends=ends, special=frozenset({*tokenizer.all_special_ids, *added.values()}) - ends)
 
 
 def told_of(teacher: HindsightTeacher, renderer: Renderer) -> Callable[[Group, int], TokenIds | None]:

@@ -165,6 +165,7 @@ def _vocabulary(config: RunConfig, teachers: Mapping[str, Decoder]) -> Vocabular
         ),
         chunk=config.training.head_chunk_tokens,
         temperature=config.sampling.temperature,
+        k=how.k if isinstance(how, HybridLoss) else None,
     )
 
 

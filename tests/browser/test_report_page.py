@@ -10,6 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import turnpoint as tp
@@ -22,6 +23,7 @@ from turnpoint.commands.report import report
 from turnpoint.credit import GroupAdvantage
 from turnpoint.reports.page.build import PageBuilder
 from turnpoint.reports.page.vocabulary import token_texts
+from turnpoint.reports.teacher_words import Said
 from turnpoint.reports.text import NEWLINE, visible
 from turnpoint.rollout import read_groups
 from turnpoint.types import Author, TreeBuilder
@@ -272,6 +274,36 @@ def test_tokens_of_one_character_are_one_span(browser: Browser, tmp_path: Path) 
     assert all(word in told for word in ("3 tokens", "\\x20\\xe4", "\\xb8", "\\x83", "token 4", "logprob-5"))
     browser.click("#group details summary")
     assert text(browser, "#group details pre") == written
+    assert quiet(browser, page)
+
+
+def test_what_a_teacher_likes_is_green_and_what_it_does_not_is_red(browser: Browser, tmp_path: Path) -> None:
+    group, page = make_group([1, 0], lengths=[3, 2]), tmp_path / "teacher.html"
+    likes = {group.members[0].leaf: np.array([-0.5, -0.25, -4.5], np.float32)}  # sampled at -0.5 each
+    for said in (Said(teacher="<big>", logprobs=likes), None):
+        builder = PageBuilder(GroupAdvantage())
+        builder.add(group, step=0, said=said)
+        builder.write(page, NOTHING, tokenizer=None)
+        browser.open(page, "#shade=teacher")
+        browser.until("return document.querySelectorAll('#group .t').length")
+        assert count(browser, "[data-shade=teacher]") == (said is not None)
+        if said is None:
+            assert "teacher" not in text(browser, "#group")
+            continue
+        tokens = "[...document.querySelectorAll('#group .t')]"
+        colours = browser.run(f"return {tokens}.map((it) => getComputedStyle(it).backgroundColor)")
+        none = "rgba(0, 0, 0, 0)"
+        assert (colours[0], colours[3:]) == (none, [none, none])
+        red, green, blue = (int(it) for it in re.findall(r"\d+", colours[1])[:3])
+        assert green > max(red, blue)
+        red, green, blue = (int(it) for it in re.findall(r"\d+", colours[2])[:3])
+        assert red > max(green, blue)
+        assert "likelier to teacher <big> than to the policy" in text(browser, "#legend")
+        assert "teacher -1.25" in text(browser, "#member-0 header")
+        browser.point_at("#group .t:nth-child(3)")
+        assert "teacher-4" in text(browser, "#inspector")
+        browser.click("[data-shade=surprisal]")
+        assert "likelier" not in text(browser, "#legend")
     assert quiet(browser, page)
 
 

@@ -8,7 +8,15 @@ import pytest
 
 from turnpoint.diagnosis import Status
 from turnpoint.diagnosis.cost import LinearCost
-from turnpoint.diagnosis.memory import Needs, check_certain, check_memory, gigabytes, largest, way_out
+from turnpoint.diagnosis.memory import (
+    Needs,
+    TeacherNeeds,
+    check_certain,
+    check_memory,
+    gigabytes,
+    largest,
+    way_out,
+)
 from turnpoint.diagnosis.rows import Shape
 
 MEBIBYTE = 1 << 20
@@ -171,3 +179,23 @@ def test_the_largest_value_that_fits_has_two_digits_where_it_can() -> None:
 def test_sizes_are_readable() -> None:
     assert gigabytes(3 << 30) == "3 GiB"
     assert gigabytes(5 << 20) == "5 MiB"
+
+
+def test_teachers_are_counted_whether_they_stay_or_come_for_their_turn() -> None:
+    stays = TeacherNeeds(weights=500 * MEBIBYTE, cache=7 * MEBIBYTE)
+    with_one = replace(NEEDS, teachers=(stays, stays))
+    assert with_one.parts["teachers"] == 1000 * MEBIBYTE
+    assert "teachers' caches" not in with_one.parts, "they are empty again when training is the peak"
+    asked = replace(with_one, trained=0, saved=LinearCost(fixed=0.0, per_token=0.0, per_score=0.0))
+    assert asked.parts["teachers' caches"] == 14 * MEBIBYTE
+    visits = replace(asked, teachers=(replace(stays, visits=True), replace(stays, visits=True, cache=0)))
+    assert visits.parts["the largest visiting teacher"] == 507 * MEBIBYTE
+    assert "teachers" not in visits.parts
+
+
+def test_a_loss_over_a_whole_law_is_counted_by_its_chunk() -> None:
+    law = TeacherNeeds(weights=0, cache=0, law_of_token=24_000, law=3 * MEBIBYTE)
+    one = replace(NEEDS, teachers=(law,))
+    assert one.parts["teacher's law"] == 3 * MEBIBYTE + 128 * 24_000
+    assert replace(one, head_chunk_tokens=16).parts["teacher's law"] == 3 * MEBIBYTE + 16 * 24_000
+    assert "or take a smaller model or teacher" in way_out(one, MEBIBYTE)

@@ -162,6 +162,13 @@ def test_the_whole_law_of_a_teacher_is_approached(recipe: Path, other_folder: Pa
     values = figures(run, "teacher/loss")
     assert values[0] > 0.1
     assert sum(values[-3:]) < 0.85 * sum(values[:3])
+    exact = figures(run, "teacher/kl_exact")
+    if loss == "reverse_kl":
+        assert exact == pytest.approx(values, rel=1e-5)
+    if loss.startswith("reverse_kl_topk_hybrid"):
+        assert values[0] == pytest.approx(exact[0], rel=0.3), "an estimate of it"
+        policy, teacher = figures(run, "teacher/mass_policy"), figures(run, "teacher/mass_teacher")
+        assert 3 / 108 < teacher[0] < policy[0] < 1
 
 
 def test_the_whole_law_and_the_sampled_token_pull_the_same_way(recipe: Path, other_folder: Path) -> None:

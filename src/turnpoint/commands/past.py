@@ -84,7 +84,7 @@ def take_up(
         _check(folder, origin, source=model.source)
     else:
         origin.write(folder)
-    for path in (folder.metrics, folder.evaluations, folder.held_out, folder.notes):
+    for path in (folder.metrics, folder.evaluations, folder.held_out, folder.notes, folder.teachers):
         cut_lines(path, after=start.position.step, step_of=step_of_row)
     cut_lines(folder.rollouts, after=start.position.step, step_of=step_of_group)
     history = [record.metrics for record in read_metrics(folder.metrics)] if folder.metrics.exists() else []

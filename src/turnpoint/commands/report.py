@@ -24,6 +24,7 @@ from turnpoint.reports.run_records import (
     read_metrics,
     read_notes,
 )
+from turnpoint.reports.teacher_words import read_said
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.text import plural, which_steps
 from turnpoint.rollout.recorder import read_groups
@@ -78,14 +79,18 @@ def _read_groups(builder: PageBuilder, folder: RunFolder, terminal: Terminal) ->
     if not folder.rollouts.exists():
         return set(), []
     steps: set[int] = set()
+    notes: list[str] = []
+    said = read_said(folder.teachers, torn=notes.append)
     with warnings.catch_warnings(record=True) as told, terminal.phase("reading rollouts") as phase:
         warnings.simplefilter("always")
         for group in read_groups(folder.rollouts):
             step = _step(group.id)
-            builder.add(group, step=step)
+            if (word := said.get(group.id)) is not None:
+                word.check(group, path=folder.teachers)
+            builder.add(group, step=step, said=word)
             steps.add(step)
             phase.advance(len(group.members), sum(map(len, group.tree.segments)))
-    return steps, [str(warning.message) for warning in told]
+    return steps, [*notes, *(str(warning.message) for warning in told)]
 
 
 def _step(group_id: str) -> int:

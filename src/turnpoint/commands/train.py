@@ -11,13 +11,14 @@ from pathlib import Path
 
 from turnpoint.assemble import Problems, open_verifier
 from turnpoint.branches import Branches, make_branches
+from turnpoint.calibration import calibrate
 from turnpoint.commands.common import model_facts, read_policy, read_problems
 from turnpoint.commands.past import Start, take_up
 from turnpoint.commands.saving import Saving
 from turnpoint.commands.session import Session
 from turnpoint.config import OverlongPenalty, RunConfig
 from turnpoint.distill import Opened, open_teachers
-from turnpoint.metrics import metric_values
+from turnpoint.metrics import Mean, Metrics, metric_values
 from turnpoint.objective import (
     make_advantage,
     make_preparation,
@@ -100,13 +101,13 @@ class _Training:
         held_out, _, _ = (
             await self.session.usable(problems.evaluation) if how else (problems.evaluation, [], [])
         )
-        known, model = _fingerprints(problems, tasks, held_out), self.session.policy.model
-        opened = await self._teachers(problems, tasks, lengths)
+        known = _fingerprints(problems, tasks, held_out)
+        opened, calibrated = await self._teachers(problems, tasks, lengths)
         history = take_up(
             self.folder,
             start,
             config,
-            model,
+            self.session.policy.model,
             known,
             self.session.terminal,
             teachers=opened.weights if opened else None,
@@ -143,7 +144,7 @@ class _Training:
             ) as saving,
         ):
             learned = partial(_learned, averages, trainer, saving)
-            loop = self._loop(stream, trainer, towards, branches, opened, recorder, learned)
+            loop = self._loop(stream, trainer, towards, branches, opened, calibrated, recorder, learned)
             for index in range(start.position.step, config.training.steps):
                 if how and _due(how.every, index):
                     await evaluations.at(index, f"after step {index}")
@@ -179,11 +180,13 @@ class _Training:
         before, after = evaluations.get(0), evaluations.get(self.session.config.training.steps)
         return TrainResult(folder=self.folder.path, before=before, after=after)
 
-    async def _teachers(self, problems: Problems, tasks: Dataset, lengths: Sequence[int]) -> Opened | None:
-        """Opens the teachers, audited, before anything is spent."""
+    async def _teachers(
+        self, problems: Problems, tasks: Dataset, lengths: Sequence[int]
+    ) -> tuple[Opened | None, Metrics]:
+        """Opens the teachers, audited and calibrated, before anything is spent."""
         config, terminal = self.session.config, self.session.terminal
         if config.distill is None:
-            return None
+            return None, {}
         with terminal.phase("opening teachers"):
             opened = await open_teachers(
                 config,
@@ -195,7 +198,17 @@ class _Training:
             )
         for note in opened.notes:
             terminal.line(note, "yellow")
-        return opened
+        return opened, await self._calibrate(opened, tasks)
+
+    async def _calibrate(self, opened: Opened, tasks: Dataset) -> Metrics:
+        """Makes sure that asking as teachers are asked gives the policy's law back; returns figures."""
+        session = self.session
+        with session.terminal.phase("calibrating teachers"):
+            found = await calibrate(session.config, session.policy, tasks.tasks, opened.equals())
+        opened.teaching.rest()
+        for one in found:
+            session.terminal.line(one.text(tolerance=session.config.training.mismatch_tolerance))
+        return {"teacher/calibration": Mean(sum(one.mean for one in found), len(found))}
 
     def _plan(
         self,
@@ -229,6 +242,7 @@ class _Training:
         towards: Reference | None,
         branches: Branches | None,
         opened: Opened | None,
+        calibrated: Metrics,
         recorder: RolloutWriter,
         learned: Callable[[int], None],
     ) -> Loop:
@@ -243,6 +257,7 @@ class _Training:
             refill=make_refill(config),
             advantage=make_advantage(config),
             teaching=opened.teaching if opened else None,
+            calibrated=calibrated,
             pack=partial(
                 pack_step,
                 max_tokens=training.micro_batch_tokens,

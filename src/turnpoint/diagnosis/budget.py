@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,11 +19,20 @@ from turnpoint.diagnosis.cost import (
     optimizer_seconds,
     seconds_of,
 )
-from turnpoint.diagnosis.memory import NOTHING_SAVED, Needs, check_certain, check_memory, gigabytes
+from turnpoint.diagnosis.memory import (
+    LAW_COPIES,
+    NOTHING_SAVED,
+    Needs,
+    TeacherNeeds,
+    check_certain,
+    check_memory,
+    gigabytes,
+)
 from turnpoint.diagnosis.rollouts import share_with_signal
 from turnpoint.diagnosis.room import Room
 from turnpoint.diagnosis.rows import Shape
 from turnpoint.diagnosis.sampling import Sample, Speed
+from turnpoint.diagnosis.teacher_memory import TeacherMemory
 from turnpoint.engine.span import CacheShape
 from turnpoint.engine.weights import weights_checksum
 from turnpoint.models.decoder import Decoder
@@ -37,6 +47,18 @@ _SLACK_CPU, _SLACK_GPU = 1.35, 1.1  # held by the allocator for each byte that a
 def sampling_bytes(decoder: Decoder, workers: int) -> int:
     """Returns the bytes of packed weights and, where there are several workers, of their processes."""
     return packed_bytes(decoder) if workers == 1 else workers * (packed_bytes(decoder) + _PROCESS)
+
+
+def teacher_needs(student: Decoder, held: TeacherMemory, *, whole_law: bool) -> TeacherNeeds:
+    """Returns what a teacher takes; `whole_law`: a loss is made of its whole law."""
+    vocab, width = student.vocab_size, CacheShape.of(student).hidden_dim
+    return TeacherNeeds(
+        weights=held.weights + held.averages + held.packed,
+        cache=held.cache,
+        visits=held.visits,
+        law_of_token=LAW_COPIES * 4 * vocab if whole_law else 0,
+        law=4 * vocab * width if whole_law else 0,
+    )
 
 
 def slack_of(device: torch.device) -> float:
@@ -54,6 +76,14 @@ class Budget:
     room: Room | None
     resident: int  # bytes after loading, and those that sampling holds besides
     trained: int  # weights that are trained
+    teachers: tuple[TeacherNeeds, ...] = ()  # which were opened since
+
+    def beside(self, teachers: Iterable[TeacherMemory]) -> Budget:
+        """Returns the budget with teachers in this process, which were not there when it began."""
+        how, student = self.config.distill, self.policy.model.decoder
+        whole = how is not None and how.loss.kind != "sampled"
+        needs = [teacher_needs(student, teacher, whole_law=whole) for teacher in teachers]
+        return replace(self, teachers=tuple(needs))
 
     @staticmethod
     def begin(config: RunConfig, policy: Policy, trainer: Trainer, room: Room | None) -> Budget:
@@ -72,11 +102,14 @@ class Budget:
         """Refuses what cannot fit by arithmetic alone, before anything is measured; None where it may fit."""
         if self.room is None:
             return None
-        least, capacity = self.resident + 3 * 4 * self.trained, self.room.capacity()
+        taught = sum(teacher.weights for teacher in self.teachers if not teacher.visits)
+        least, capacity = self.resident + 3 * 4 * self.trained + taught, self.room.capacity()
         if least > capacity:
+            teachers = f" ({gigabytes(taught)} those of teachers)" if taught else ""
             text = (
-                f"weights, masters, gradients and moments alone take {gigabytes(least)} of "
+                f"weights, masters, gradients and moments alone take {gigabytes(least)}{teachers} of "
                 f"{gigabytes(capacity)}; train an adapter (model.adapter.rank=16) or take a smaller model"
+                f"{' or teacher' if taught else ''}"
             )
             return failed("memory", text)
         return check_certain(self.needs(NOTHING_SAVED, longest_prompt, held_out), capacity=capacity)
@@ -123,7 +156,6 @@ class Budget:
         config, decoder = self.config, self.policy.model.decoder
         state, how = CacheShape.of(decoder), config.evaluation
         new, attempts = config.sampling.max_new_tokens, 1 + how.samples if how else 0
-        values = sum(layer.heads * (layer.key_dim + layer.value_dim) for layer in state.layers)
         item = decoder.dtype.itemsize
         copied = config.kl is not None and config.kl.reference.kind != "base" and config.model.adapter is None
         return Needs(
@@ -136,12 +168,13 @@ class Budget:
             cache_tokens=config.engine.cache_tokens,
             max_running=config.engine.max_running,
             micro_batch_tokens=config.training.micro_batch_tokens,
-            token_state=item * (values + state.hidden_dim),
+            token_state=state.token_bytes,
             vocab_size=decoder.vocab_size,
             saved=saved,
             head_chunk_tokens=config.training.head_chunk_tokens,
             head_gradient=_HEAD_GRADIENTS * item * decoder.vocab_size * state.hidden_dim,
             slack=slack_of(decoder.device),
+            teachers=self.teachers,
         )
 
     def _time(self, cost: TrainingCost, found: Sample, speed: Speed, median_prompt: int) -> Check:

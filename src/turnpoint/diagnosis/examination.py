@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ import torch
 
 from turnpoint.assemble import Policy, Problems, fit_context
 from turnpoint.config import RunConfig
-from turnpoint.diagnosis.agreement import check_forks, check_logprobs
+from turnpoint.diagnosis.agreement import check_forks, check_logprobs, first_tokens
 from turnpoint.diagnosis.budget import Budget
 from turnpoint.diagnosis.checks import Check, Diagnosis, failed
 from turnpoint.diagnosis.judging import check_gold_answers, check_wrong_answers
@@ -24,6 +25,8 @@ from turnpoint.diagnosis.prompts import (
 from turnpoint.diagnosis.rollouts import check_endings, check_signal
 from turnpoint.diagnosis.room import Room
 from turnpoint.diagnosis.sampling import Sample, affordable, measure_speed, sample
+from turnpoint.diagnosis.teachers import audit_teachers, check_words
+from turnpoint.distill import Opened
 from turnpoint.engine.engine import TorchEngine
 from turnpoint.errors import DataError, TurnpointError
 from turnpoint.objective import make_trainer
@@ -33,6 +36,8 @@ from turnpoint.reports.terminal import Terminal
 from turnpoint.tasks import BatchOrder, Dataset
 from turnpoint.training.step import Trainer
 from turnpoint.types import Task
+
+_JUDGED = 512  # sampled tokens that each teacher is asked about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +77,13 @@ class _Examination:
         self._templates(train.tasks[0])
         lengths, tasks = self._lengths(train)
         held_out = len(evaluation.tasks)
+        opened = self._teachers(lengths, tasks) if tasks else None
+        budget = budget.beside(opened.memory if opened else ())
         if tasks and (refused := budget.certain(max(lengths), held_out)) is not None:
             self.checks.append(refused)
         elif tasks:
             try:
-                await self._live(trainer, budget, tasks, lengths, held_out)
+                await self._live(trainer, budget, opened, self._first_step(tasks), lengths, held_out)
             except (TurnpointError, torch.OutOfMemoryError) as error:
                 self.checks.append(failed("live model", " ".join(str(error).split())))
         return self._diagnosis(train.tasks[0])
@@ -109,8 +116,8 @@ class _Examination:
             )
         )
 
-    def _lengths(self, train: Dataset) -> tuple[list[int], list[Task]]:
-        """Returns prompt lengths that fit, and the tasks of the first step; no tasks when none fits."""
+    def _lengths(self, train: Dataset) -> tuple[list[int], Sequence[Task]]:
+        """Returns the lengths of the prompts that fit, and their tasks; none when none fits."""
         config, policy = self.subject.config, self.subject.policy
         new, needed = config.sampling.max_new_tokens, config.rollout.prompts_per_step
         try:
@@ -127,13 +134,42 @@ class _Examination:
                 max_new_tokens=new,
             )
         )
-        count = len(fitting.tasks)
-        self.checks.append(check_problems(count, needed=needed))
-        order = BatchOrder(num_tasks=count, batch_size=min(needed, count), seed=config.seed)
-        return lengths, [fitting.tasks[index] for index in order.batch(0)]
+        self.checks.append(check_problems(len(fitting.tasks), needed=needed))
+        return lengths, fitting.tasks
+
+    def _first_step(self, tasks: Sequence[Task]) -> list[Task]:
+        config, count = self.subject.config, len(tasks)
+        size = min(config.rollout.prompts_per_step, count)
+        order = BatchOrder(num_tasks=count, batch_size=size, seed=config.seed)
+        return [tasks[index] for index in order.batch(0)]
+
+    def _teachers(self, lengths: Sequence[int], tasks: Sequence[Task]) -> Opened | None:
+        """Returns the teachers of the recipe; None where it has none, or one that must not teach."""
+        config, how = self.subject.config, self.subject.config.distill
+        if how is None:
+            return None
+        with self.subject.terminal.phase("opening teachers"):
+            audited = asyncio.run(
+                audit_teachers(
+                    config,
+                    how,
+                    self.subject.policy,
+                    tasks,
+                    examples=self.subject.problems.examples,
+                    longest=max(lengths) + config.sampling.max_new_tokens,
+                )
+            )
+        self.checks += audited.checks
+        return audited.opened
 
     async def _live(
-        self, trainer: Trainer, budget: Budget, tasks: Sequence[Task], lengths: Sequence[int], held_out: int
+        self,
+        trainer: Trainer,
+        budget: Budget,
+        opened: Opened | None,
+        tasks: Sequence[Task],
+        lengths: Sequence[int],
+        held_out: int,
     ) -> None:
         """What only the running model can say."""
         subject, config = self.subject, self.subject.config
@@ -151,6 +187,10 @@ class _Examination:
         self._vocabulary(found)
         self.checks += [check_endings(found), check_signal(found)]
         await self._agreement(found, trainer)
+        if opened is not None:
+            with subject.terminal.phase("asking teachers"):
+                some = first_tokens(found.groups, _JUDGED)
+                self.checks += await check_words(config, subject.policy, opened, tasks, some)
         with subject.terminal.phase("measuring the trainer"):
             self.checks += budget.checks(
                 found,

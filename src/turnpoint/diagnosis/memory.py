@@ -1,6 +1,7 @@
 """What a run needs at its peak, part by part, and what would fit if that is too much.
 
     rollouts  weights + masters + moments + cached and decoding tokens + logits of one token each
+    teachers  weights + masters + moments + cached and decoding tokens, those of teachers too
     training  weights + masters + moments + gradients + cached and decoding tokens + one micro-batch
 
 The engine keeps its tokens until new weights arrive, so they are there while training works.
@@ -36,6 +37,18 @@ _USUAL = {
     "micro_batch_tokens": _TRAINING.micro_batch_tokens,
 }
 _SAMPLER_COPIES = 4  # float32 [rows, V] arrays that exist while tokens are drawn
+LAW_COPIES = 6  # float32 [chunk, V] arrays of a loss over two whole laws, beside those of the policy gradient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeacherNeeds:
+    """What a teacher in this process takes beside the policy, in bytes."""
+
+    weights: int  # packed ones and averages included
+    cache: int  # of a step's rollouts, as it scores them
+    visits: bool = False  # it is there only while it speaks
+    law_of_token: int = 0  # of a token in a chunk of a loss over its whole law; 0: it gives no law
+    law: int = 0  # of that loss beside its chunks: the gradient of the policy's head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,25 +70,41 @@ class Needs:
     head_chunk_tokens: int
     head_gradient: int  # of the output head: what a backward pass holds of it
     slack: float  # what an allocator makes of the bytes that are saved
+    teachers: tuple[TeacherNeeds, ...] = ()
 
     @property
     def cached(self) -> int:
         """Tokens in the prefix cache once a step's rollouts, and an evaluation before them, are done."""
+        return min(self.cache_tokens, self._step_tokens + self.evaluation_tokens)
+
+    @property
+    def _step_tokens(self) -> int:
         shape = self.shape
-        step = shape.prompts * (shape.prompt_tokens + shape.samples * shape.new_tokens)
-        return min(self.cache_tokens, step + self.evaluation_tokens)
+        return shape.prompts * (shape.prompt_tokens + shape.samples * shape.new_tokens)
 
     @property
     def parts(self) -> dict[str, int]:
         """Bytes by part at the peak, in order."""
         moments = 2 * self.trained
-        fixed = {"resident": self.resident, "reference": self.references, "moments": moments}
+        fixed = {
+            "resident": self.resident,
+            "reference": self.references,
+            "teachers": sum(teacher.weights for teacher in self.teachers if not teacher.visits),
+            "moments": moments,
+        }
         cache = self.cached * self.token_state
         rows, running = self._rows()
         rollouts = {
             "cache": cache,
             "decoding": int(_GROWTH * rows),
             "logits": _SAMPLER_COPIES * 4 * running * self.vocab_size,
+        }
+        visitors = [teacher.weights + teacher.cache for teacher in self.teachers if teacher.visits]
+        teaching = {
+            "cache": cache,
+            "decoding": rows,
+            "teachers' caches": sum(teacher.cache for teacher in self.teachers if not teacher.visits),
+            "the largest visiting teacher": max(visitors, default=0),
         }
         row, _ = rows_of_step(self.shape, max_tokens=self.micro_batch_tokens)
         training = {
@@ -84,8 +113,9 @@ class Needs:
             "decoding": rows,
             "micro-batch": int(self.slack * self.saved.of(row)),
             "output head": self._logits(row.tokens) + self.head_gradient,
+            "teacher's law": self._law(row.tokens),
         }
-        phase = max(rollouts, training, key=lambda parts: sum(parts.values()))
+        phase = max(rollouts, teaching, training, key=lambda parts: sum(parts.values()))
         return {name: size for name, size in {**fixed, **phase}.items() if size}
 
     @property
@@ -96,6 +126,11 @@ class Needs:
     def _logits(self, tokens: int) -> int:
         """Returns the bytes of the logits of one chunk of a row with that many tokens."""
         return _LOGIT_COPIES * 4 * min(self.head_chunk_tokens, tokens) * self.vocab_size
+
+    def _law(self, tokens: int) -> int:
+        """Returns what a loss over whole laws takes of a row with that many tokens."""
+        chunk = min(self.head_chunk_tokens, tokens)
+        return sum(teacher.law + chunk * teacher.law_of_token for teacher in self.teachers)
 
     def _rows(self) -> tuple[int, int]:
         """Returns the bytes of the rows that decode, and how many there are."""
@@ -145,7 +180,7 @@ def way_out(needs: Needs, capacity: int) -> str:
     if not changes:
         return (
             "no smaller batch fits; shorten sampling.max_new_tokens, train an adapter "
-            "(model.adapter.rank=16) or take a smaller model"
+            f"(model.adapter.rank=16) or take a smaller model{' or teacher' if needs.teachers else ''}"
         )
     first, *others = [f"{_SETTINGS[name]}={changes[name]}" for name in _SETTINGS if name in changes]
     return f"{first}{' with ' if others else ''}{' and '.join(others)} would fit"

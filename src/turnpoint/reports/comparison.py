@@ -17,6 +17,7 @@ import numpy as np
 
 from turnpoint.reports.branching_metrics import EXAMINATION_SHARE, REFLECT, SCORE
 from turnpoint.reports.findings import Finding
+from turnpoint.reports.teacher_findings import distance, inflation
 from turnpoint.reports.text import cut, duration, number, percent, plural
 from turnpoint.rollout.evaluate import SOLVED, Evaluation, valid_rewards
 from turnpoint.rollout.intervals import clustered_interval, t_quantile
@@ -231,6 +232,8 @@ def run_verdict(history: Sequence[Mapping[str, float]], by_step: Mapping[int, Ev
         reward_trend([figures["reward"] for figures in history if "reward" in figures]),
         entropy_collapse([figures["entropy"] for figures in history if "entropy" in figures]),
         examination_cost(history),
+        distance(history, least=TREND_STEPS),
+        inflation(history, least=TREND_STEPS),
     ]
     evaluations = [by_step[step] for step in sorted(by_step)]
     changes = compare(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else ()

@@ -12,22 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from turnpoint.metrics import Metrics
+from turnpoint.reports.finding import Finding as Finding
 from turnpoint.reports.rollout_metrics import completion_length, has_signal, is_truncated, valid_rewards
+from turnpoint.reports.teacher_findings import teacher_findings
 from turnpoint.reports.text import cut, number, percent, plural
 from turnpoint.types import Group
 
 LITTLE_SIGNAL = 0.75  # share of groups without signal from which it is said
 MUCH_TRUNCATION = 0.2  # share of rollouts
 _NAMED_REASONS = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One sentence and the rule that made it."""
-
-    rule: str  # stable, for filters: "signal", "truncation", "invalid", "ratio", "mismatch", ...
-    text: str  # one line
-    warning: bool  # something should be done about it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +70,7 @@ def _step_findings(
     for found in (shortage(values.get(MISSING)), correction(values.get(SAMPLE_SIZE))):
         if found is not None:
             yield found
+    yield from teacher_findings(groups, metrics, first=first)
     yield from (check for check in checks if first or check.warning)
 
 
@@ -200,6 +194,8 @@ def ratio(largest: float, *, clipped: float | None, clip_low: float, clip_high: 
     """
     measured = f"largest |ratio - 1| = {number(largest)}"
     bounds = f"the clip ({clip_low:g}/{clip_high:g})"
+    if clip_low >= 1:  # importance weights are capped, none is clipped
+        bounds = f"the cap of {1 + clip_high:g} on importance weights"
     if not clipped:
         return Finding(rule="ratio", text=f"on-policy: {measured}; {bounds} cuts nothing", warning=False)
     text = f"on-policy up to rounding: {measured}; {bounds} cuts {percent(clipped)} of tokens"

@@ -14,6 +14,7 @@ import numpy as np
 from rich.text import Text
 
 from turnpoint.reports.page.vocabulary import token_texts
+from turnpoint.reports.teacher_words import Said
 from turnpoint.reports.text import cut, number, plural, visible
 from turnpoint.types import BranchOrigin, Floats, Group, Insight, Origin, SegmentCredit
 
@@ -21,8 +22,10 @@ _CELLS = 160  # of a continuation, a reflection, a feedback
 _SINGLED_OUT = 0.5  # of the largest magnitude
 
 
-def group_lines(group: Group, credits: Sequence[SegmentCredit], *, tokenizer: Any) -> list[Text]:
-    """Returns the lines of `group`; `credits` are what its segments deserve."""
+def group_lines(
+    group: Group, credits: Sequence[SegmentCredit], *, tokenizer: Any, said: Said | None = None
+) -> list[Text]:
+    """Returns the lines of `group`; `credits` are what its segments deserve, `said` is a teacher's word."""
     deserved = {credit.segment: credit.advantages for credit in credits}
     lines = [
         Text(f"group {group.id}, problem {visible(group.task.id)}", style="bold"),
@@ -31,12 +34,17 @@ def group_lines(group: Group, credits: Sequence[SegmentCredit], *, tokenizer: An
     ]
     roots = [at for at, member in enumerate(group.members) if not isinstance(member.origin, BranchOrigin)]
     for count, root in enumerate(roots, start=1):
-        lines += _root(group, root, f"root {count}", deserved, tokenizer)
+        lines += _root(group, root, f"root {count}", deserved, said, tokenizer)
     return lines
 
 
 def _root(
-    group: Group, root: int, name: str, deserved: Mapping[int, Floats | None], tokenizer: Any
+    group: Group,
+    root: int,
+    name: str,
+    deserved: Mapping[int, Floats | None],
+    said: Said | None,
+    tokenizer: Any,
 ) -> Iterator[Text]:
     member = group.members[root]
     forks: defaultdict[int, list[int]] = defaultdict(list)
@@ -44,7 +52,7 @@ def _root(
         if isinstance(other.origin, BranchOrigin) and other.origin.root == root:
             forks[other.origin.position].append(at)
     yield Text("")
-    yield _headline(group, root, f"  {name}", deserved)
+    yield _headline(group, root, f"  {name}", deserved, said)
     if member.verdict.feedback:
         yield Text(f"    feedback: {cut(member.verdict.feedback, _CELLS)}", style="dim")
     if member.insight is not None:
@@ -53,12 +61,14 @@ def _root(
     for count, position in enumerate(sorted(forks), start=1):
         yield from _fork(group.members[forks[position][0]].origin, count)
         for at in forks[position]:
-            yield _headline(group, at, "      ", deserved).append(
+            yield _headline(group, at, "      ", deserved, said).append(
                 f"  {cut(_own_text(group, at, tokenizer), 100)}"
             )
 
 
-def _headline(group: Group, at: int, lead: str, deserved: Mapping[int, Floats | None]) -> Text:
+def _headline(
+    group: Group, at: int, lead: str, deserved: Mapping[int, Floats | None], said: Said | None
+) -> Text:
     member = group.members[at]
     reward = member.verdict.reward
     line = Text(lead, style="bold" if lead.strip() else "")
@@ -67,6 +77,9 @@ def _headline(group: Group, at: int, lead: str, deserved: Mapping[int, Floats | 
     found = [values for it in member.segments if (values := deserved.get(it)) is not None]
     advantage = float(np.concatenate(found).mean()) if found else 0.0
     line.append(f"advantage {advantage:+.3f}  {member.finish:<6}  {plural(group.num_generated(at), 'token')}")
+    if said is not None:
+        mean = said.mean(group, at)
+        line.append(f"  {said.teacher}: {'no word' if mean is None else f'{mean:+.3f} nats per token'}")
     return line
 
 

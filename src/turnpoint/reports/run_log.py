@@ -9,6 +9,7 @@
         notes.jsonl         what keeps the run from being as it should be, if anything does
         held_out.jsonl      supervised fine-tuning: held-out cross-entropy before and after
         rollouts.jsonl      every rollout (written by the recorder)
+        teachers.jsonl      what teachers said about their tokens, if there are any
         checkpoints/
         lock                held by the process that writes here
 
@@ -36,6 +37,7 @@ from turnpoint.metrics import Mean, Metric, Quantile
 from turnpoint.reports.environment import describe_environment, differences
 from turnpoint.reports.sft import HeldOut
 from turnpoint.reports.step import StepReport
+from turnpoint.reports.teacher_words import Said
 from turnpoint.rollout.evaluate import Evaluation
 from turnpoint.types import Json
 
@@ -120,6 +122,11 @@ class RunFolder:
         return self.path / "rollouts.jsonl"
 
     @property
+    def teachers(self) -> Path:
+        """One line for each group that teachers spoke about."""
+        return self.path / "teachers.jsonl"
+
+    @property
     def checkpoints(self) -> Path:
         """A folder for checkpoints."""
         return self.path / _CHECKPOINTS
@@ -146,7 +153,7 @@ class RunFolder:
 
     def flush(self) -> None:
         """Waits until the lines written so far are on the disk."""
-        for path in (self.metrics, self.evaluations, self.notes, self.rollouts):
+        for path in (self.metrics, self.evaluations, self.notes, self.rollouts, self.teachers):
             if path.exists():
                 _flush(path)
 
@@ -158,6 +165,10 @@ class RunFolder:
     def append_step(self, report: StepReport) -> None:
         """Adds a step to metrics.jsonl."""
         _append(self.metrics, step_json(report))
+
+    def append_said(self, step: int, group: str, said: Said) -> None:
+        """Adds what a teacher said about a group of `step` to teachers.jsonl."""
+        _append(self.teachers, said.to_json(step=step, group=group))
 
     def append_note(self, step: int, text: str) -> None:
         """Adds a note to notes.jsonl; `step` steps were completed when it was made."""

@@ -2,7 +2,7 @@
 
 Token ids are numbers. Log-probabilities are base64 of little-endian float32: the same bits come back, NaN
 and infinity too, in a quarter of the space. Text is UTF-8; a lone surrogate is written as its escape.
-Teacher targets and credits are not recorded.
+What teachers said is recorded elsewhere (`turnpoint.reports.teacher_words`), credits are not.
 
 JSON sets three limits: tuples in a task's metadata come back as lists, NaN in it is written as `NaN`, and
 a high surrogate followed by a low one comes back as the character that the two spell.
@@ -110,11 +110,12 @@ def _insight_json(insight: Insight) -> dict[str, Any]:
         "hindsight": insight.hindsight,
         "reflection": insight.reflection,
         "agrees": insight.agrees,
-        "quantities": {name: _packed(values) for name, values in insight.quantities.items()},
+        "quantities": {name: packed(values) for name, values in insight.quantities.items()},
     }
 
 
-def _packed(values: Floats) -> str:
+def packed(values: Floats) -> str:
+    """Returns float32 numbers as base64; `Packed` reads them back."""
     return base64.b64encode(values.astype("<f4").tobytes()).decode("ascii")
 
 
@@ -126,7 +127,7 @@ def _segment_json(segment: Segment) -> dict[str, Any]:
         "author": segment.author,
         "policy_version": segment.policy_version,
         "token_ids": segment.token_ids.tolist(),
-        "logprobs": None if segment.logprobs is None else _packed(segment.logprobs),
+        "logprobs": None if segment.logprobs is None else packed(segment.logprobs),
     }
 
 
@@ -145,7 +146,7 @@ def _known(version: int) -> int:
     return version
 
 
-_Packed: TypeAlias = Annotated[Any, PlainValidator(_unpacked)]
+Packed: TypeAlias = Annotated[Any, PlainValidator(_unpacked)]
 _TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -176,7 +177,7 @@ class _Insight(Record):
     hindsight: str
     reflection: str
     agrees: bool | None
-    quantities: dict[str, _Packed]
+    quantities: dict[str, Packed]
 
 
 class _Member(Record):
@@ -200,7 +201,7 @@ class _Segment(Record):
     author: Annotated[Author, Strict(False)]
     policy_version: int | None
     token_ids: list[_TokenId]
-    logprobs: _Packed | None
+    logprobs: Packed | None
 
 
 class _Account(Record):

@@ -316,8 +316,6 @@ def _needs(subject: Subject) -> Needs | None:
     if subject.room is None:
         return None
     decoder = subject.model.decoder
-    state, item = CacheShape.of(decoder), decoder.dtype.itemsize
-    values = sum(layer.heads * (layer.key_dim + layer.value_dim) for layer in state.layers)
     return Needs(
         resident=subject.room.used() + sampling_bytes(subject.model.decoder, subject.workers),
         trained=0,
@@ -328,7 +326,7 @@ def _needs(subject: Subject) -> Needs | None:
         cache_tokens=subject.engine.cache_tokens,
         max_running=subject.engine.max_running,
         micro_batch_tokens=subject.training.micro_batch_tokens,
-        token_state=item * (values + state.hidden_dim),
+        token_state=CacheShape.of(decoder).token_bytes,
         vocab_size=decoder.vocab_size,
         saved=NOTHING_SAVED,
         head_chunk_tokens=subject.training.head_chunk_tokens,

@@ -7,13 +7,22 @@ nothing downstream can see it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from turnpoint.errors import ModelError
+from turnpoint.protocols import Capabilities
 from turnpoint.types import TokenIds
 
+Ask: TypeAlias = Callable[[str, Callable[[], str]], None]  # what is looked at, and what says what it is
+
 _AROUND = 3  # ids shown on each side of where two renderings part
+
+
+def refuse(what: str, look: Callable[[], str]) -> None:
+    """An `Ask` that passes on what a check raises."""
+    look()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +35,10 @@ class Reader:
     context_length: int  # tokens
 
 
-def check_vocabulary(student: Reader, teacher: Reader) -> None:
-    """Raises ModelError unless every id that the student knows is the same string to the teacher.
+def check_vocabulary(student: Reader, teacher: Reader) -> str:
+    """Says how many ids mean the same; raises ModelError unless all do that the student knows.
 
-    A teacher may know more; a padded head is no vocabulary, and its rows are outside both laws already.
+    A teacher may know more; a padded head is no vocabulary. Both are outside the law that it is asked for.
     """
     theirs = {number: token for token, number in teacher.vocabulary.items()}
     wrong = [
@@ -50,27 +59,47 @@ def check_vocabulary(student: Reader, teacher: Reader) -> None:
             f"{teacher.name} and {student.name} do not agree on which ids are special, the first is "
             f"{differ[0]}: {theirs[differ[0]]!r}; a teacher needs the policy's tokenizer"
         )
+    more = len(teacher.vocabulary) - len(student.vocabulary)
+    known = (
+        f"all {len(student.vocabulary)} ids are the same strings, {len(student.special_ids)} of them special"
+    )
+    return known + (f"; the {more} that the teacher knows beyond are in no law" if more else "")
 
 
 def _shown(token: str | None) -> str:
     return "unknown" if token is None else repr(token)
 
 
-def check_context(teacher: Reader, *, longest: int) -> None:
-    """Raises ModelError unless the longest rollout, prompt included, fits the teacher's context."""
+def check_context(teacher: Reader, *, longest: int) -> str:
+    """Says so when the longest rollout, prompt included, fits the teacher's context, or raises ModelError."""
     if teacher.context_length < longest:
         raise ModelError(
             f"{teacher.name} has a context of {teacher.context_length} tokens, and a prompt with its rollout "
             f"may take {longest}; lower sampling.max_new_tokens or take another teacher"
         )
+    return f"the longest prompt with its rollout, {longest} tokens, fits its {teacher.context_length}"
+
+
+def check_temperature(teacher: str, engine: Capabilities, *, temperature: float) -> str:
+    """Says so when a teacher can be asked at the temperature of sampling, or raises ModelError.
+
+    A policy that samples at T and a teacher that answers at 1 would meet where p_T = q_1: not the teacher.
+    """
+    if temperature != 1 and not engine.score_temperature:
+        raise ModelError(
+            f"{teacher} scores at temperature 1 only ({engine.name}), and sampling.temperature = "
+            f"{temperature:g}: d would draw the policy to another law than the teacher's; sample at "
+            f"temperature 1, or take a teacher in this process"
+        )
+    return f"scores at the temperature of sampling, {temperature:g}"
 
 
 def check_rendering(
     teacher: Reader, *, student_ids: TokenIds, teacher_ids: TokenIds, words: Sequence[str]
-) -> None:
-    """Raises ModelError unless both templates render a problem alike; `words`: of the student's ids."""
+) -> str:
+    """Says so when both templates render a problem alike, or raises ModelError; `words`: of student_ids."""
     if student_ids.tolist() == teacher_ids.tolist():
-        return
+        return f"both templates render the first problem to the same {len(student_ids)} tokens"
     pairs = zip(student_ids.tolist(), teacher_ids.tolist(), strict=False)
     parts = next((at for at, (mine, theirs) in enumerate(pairs) if mine != theirs), None)
     at = min(len(student_ids), len(teacher_ids)) if parts is None else parts

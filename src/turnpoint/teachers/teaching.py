@@ -18,6 +18,7 @@ import numpy as np
 from turnpoint.metrics import Metrics
 from turnpoint.protocols import Teacher
 from turnpoint.rollout.concurrency import all_of
+from turnpoint.teachers.kinds import ALL_CONTENT, TokenKinds
 from turnpoint.teachers.mixture import Mixture
 from turnpoint.teachers.routing import Routing
 from turnpoint.teachers.shares import Credited, balanced
@@ -40,10 +41,17 @@ class Teaching:
     routing: Routing
     task: bool
     clip: float | None = None  # on |d|, nats, for figures; it acts where the student's part is known
+    kinds: TokenKinds = ALL_CONTENT  # of the policy's ids, for figures
     visits: Mapping[str, Visit] = field(default_factory=dict[str, Visit])
     mixtures: Mapping[str, Mixture] = field(default_factory=dict[str, Mixture])
     shares: Mapping[str, float] = field(default_factory=dict[str, float])
     rest: Callable[[], None] = lambda: None
+
+    @property
+    def speakers(self) -> Mapping[str, Visit]:
+        """Those who score tokens themselves, in the order of their turns."""
+        present: dict[str, Visit] = {it: _present(teacher) for it, teacher in self.teachers.items()}
+        return {**present, **self.visits}
 
     async def words(
         self, groups: Sequence[Group], *, progress: Callable[[int, int], None] = lambda rollouts, tokens: None
@@ -54,8 +62,7 @@ class Teaching:
         EngineError as teachers do, and what a visit raises.
         """
         said: list[dict[str, Word]] = [{} for _ in groups]
-        present: dict[str, Visit] = {it: _present(teacher) for it, teacher in self.teachers.items()}
-        for name, visit in {**present, **self.visits}.items():
+        for name, visit in self.speakers.items():
             asked = [index for index, group in enumerate(groups) if name in self._heard(group)]
             if not asked:
                 continue

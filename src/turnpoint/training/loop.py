@@ -24,12 +24,14 @@ from turnpoint.reports.findings import MISMATCH, FindingLimits
 from turnpoint.reports.phase import Phase
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.step import StepReport, make_step_report
+from turnpoint.reports.teacher_words import Said
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.trackers import Trackers
 from turnpoint.rollout.recorder import RolloutWriter
 from turnpoint.rollout.refill import Collected, Refill, collect_step
 from turnpoint.rollout.rollouter import Rollouter
 from turnpoint.tasks.order import TaskStream
+from turnpoint.teachers.detail import detail_metrics
 from turnpoint.teachers.metrics import teacher_metrics
 from turnpoint.teachers.teaching import Teaching
 from turnpoint.training.packing import PackedStep
@@ -51,6 +53,7 @@ class Loop:
     gate: Gate | None  # of reflections
     advantage: Advantage
     teaching: Teaching | None
+    calibrated: Metrics  # what was found before the first step, reported with it
     pack: Pack
     prepare: Prepare
     epochs: int
@@ -84,12 +87,16 @@ class Loop:
         agreed = agreement(collected.sampled)
         if self.gate is not None and agreed is not None:
             self.gate.observe([agreed])
-        metrics = dict(self._refilled(collected))
+        metrics = {**self._refilled(collected), **({} if index else self.calibrated)}
         credited = [(group, self.advantage.credit(group)) for group in collected.kept]
         if self.teaching is not None:
             with clock.phase("teachers", self.teaching.asked(collected.kept)) as phase:
                 words = await self.teaching.words(collected.kept, progress=phase.advance)
             metrics |= teacher_metrics(collected.kept, words, self.teaching.routing, clip=self.teaching.clip)
+            metrics |= detail_metrics(collected.kept, words, self.teaching)
+            for group, word in zip(collected.kept, words, strict=True):
+                said = Said.of(self.teaching.routing.of(group.task), word)
+                self.folder.append_said(index + 1, group.id, said)
             credited, found = self.teaching.teach(credited, words)
             metrics |= found
         with clock.phase("training") as phase:

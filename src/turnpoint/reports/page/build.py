@@ -14,6 +14,7 @@ from turnpoint.reports.page import group as pieces
 from turnpoint.reports.page.blobs import pack_json
 from turnpoint.reports.page.room import Room
 from turnpoint.reports.page.vocabulary import Vocabulary
+from turnpoint.reports.teacher_words import Said
 from turnpoint.types import Group
 
 ROOM = 36_000_000  # characters for groups; the rest of a page is far below 4 MB
@@ -55,15 +56,18 @@ class PageBuilder:
         self._rows: list[dict[str, Any]] = []
         self._rollouts = 0
 
-    def add(self, group: Group, *, step: int) -> None:
-        """Adds a group of `step`; its tokens may be let go later, when the page is full."""
+    def add(self, group: Group, *, step: int, said: Said | None = None) -> None:
+        """Adds a group of `step`, and what a teacher said of its tokens.
+
+        The tokens may be let go later, when the page is full.
+        """
         credits = {credit.segment: credit for credit in self._advantage.credit(group)}
         self._room.put(
             step=step,
             spread=pieces.spread(group),
             row=len(self._rows),
-            texts=pieces.texts(group, credits),
-            tokens=pieces.tokens(group, credits, self._vocabulary),
+            texts=pieces.texts(group, credits, said),
+            tokens=pieces.tokens(group, credits, said, self._vocabulary),
         )
         self._rows.append(pieces.row(group, step))
         self._rollouts += len(group.members)

@@ -1,10 +1,11 @@
 // Curves of the run, each in its own small frame, over steps, generated tokens or seconds.
 
-const MAIN = ["reward", "solved", "length", "entropy", "grad_norm", "cross_entropy"];
+const MAIN = ["reward", "solved", "length", "entropy", "grad_norm", "cross_entropy", "teacher/kl"];
 const AXES = { steps: "steps", tokens: "generated tokens", seconds: "seconds" };
 const LABELS = {
   reward: "reward, mean", solved: "solved, share", length: "length, tokens", entropy: "entropy, nats",
   grad_norm: "gradient norm", cross_entropy: "cross-entropy, nats per token",
+  "teacher/kl": "KL to the teachers, nats per token",
   "seconds/reflect": "reflection, s over roots", "seconds/score": "scoring, s over roots",
   "seconds/examination_share": "both, share of root time", cache_hit: "cache hits, share",
 };

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from turnpoint.reports.page.blobs import encode, framed, largest, pack_json, planes
 from turnpoint.reports.page.vocabulary import Vocabulary
 from turnpoint.reports.rollout_metrics import valid_rewards
+from turnpoint.reports.teacher_words import Said
 from turnpoint.types import (
     Author,
     BranchOrigin,
@@ -24,6 +25,7 @@ from turnpoint.types import (
     SegmentCredit,
 )
 
+TEACHER = "teacher"  # the quantity d, as the page calls it
 _QUESTION = 300  # characters in the table
 _HEAD, _TAIL = 6_000, 2_000  # characters of a longer text that are kept; its tokens may still be whole
 
@@ -53,7 +55,7 @@ def row(group: Group, step: int) -> dict[str, Any]:
     }
 
 
-def texts(group: Group, credits: Credits) -> str:
+def texts(group: Group, credits: Credits, said: Said | None) -> str:
     """Returns task and members, everything but the tokens, packed."""
     return pack_json(
         {
@@ -61,13 +63,14 @@ def texts(group: Group, credits: Credits) -> str:
                 [message.role, _shortened(message.content, _HEAD, _TAIL)] for message in group.task.messages
             ],
             "answer": _shortened(group.task.answer, _HEAD, _TAIL),
+            "teacher": None if said is None else said.teacher,
             "cost": {kind.value: count for kind, count in group.account.tokens.items()},
-            "members": [_member(group, index, credits) for index in range(len(group.members))],
+            "members": [_member(group, index, credits, said) for index in range(len(group.members))],
         }
     )
 
 
-def _member(group: Group, index: int, credits: Credits) -> dict[str, Any]:
+def _member(group: Group, index: int, credits: Credits, said: Said | None) -> dict[str, Any]:
     member = group.members[index]
     verdict, origin = member.verdict, member.origin
     forked = isinstance(origin, BranchOrigin)
@@ -81,6 +84,7 @@ def _member(group: Group, index: int, credits: Credits) -> dict[str, Any]:
         "tokens": group.num_generated(index),
         "text": _shortened(member.text, _HEAD, _TAIL),
         "advantage": _mean_advantage(member, credits),
+        "d": None if said is None else _rounded(said.mean(group, index)),
         "origin": [origin.root, origin.position, origin.rule, _rounded(origin.score)] if forked else None,
         "insight": None if member.insight is None else _insight(member.insight),
     }
@@ -107,7 +111,7 @@ def _mean_advantage(member: Member, credits: Credits) -> float | None:
 # --- tokens -------------------------------------------------------------------------------------
 
 
-def tokens(group: Group, credits: Credits, vocabulary: Vocabulary) -> str:
+def tokens(group: Group, credits: Credits, said: Said | None, vocabulary: Vocabulary) -> str:
     """Returns the prompt's and all members' tokens with their quantities, packed.
 
     The header says how many tokens each has, who wrote them, and which quantities follow, each with its
@@ -117,7 +121,8 @@ def tokens(group: Group, credits: Credits, vocabulary: Vocabulary) -> str:
     members = [list(_pieces(group, member)) for member in group.members]
     everything = [prompt, *(segment.token_ids for pieces in members for segment in pieces)]
     quantities = [
-        _quantities(member, pieces, credits) for member, pieces in zip(group.members, members, strict=True)
+        _quantities(member, pieces, credits, said)
+        for member, pieces in zip(group.members, members, strict=True)
     ]
     names = list(dict.fromkeys(name for each in quantities for name in each))
     scales = {
@@ -155,7 +160,9 @@ def _pieces(group: Group, member: Member) -> Iterator[Segment]:
     return iter(path[start:])
 
 
-def _quantities(member: Member, pieces: Sequence[Segment], credits: Credits) -> dict[str, Values]:
+def _quantities(
+    member: Member, pieces: Sequence[Segment], credits: Credits, said: Said | None
+) -> dict[str, Values]:
     """Returns a value per token of the member, NaN where it was not sampled or not measured."""
     unknown = [np.full(len(segment), np.nan) for segment in pieces]
     sampled = np.concatenate([np.full(len(it), it.author is Author.POLICY) for it in pieces] or [np.zeros(0)])
@@ -168,6 +175,8 @@ def _quantities(member: Member, pieces: Sequence[Segment], credits: Credits) -> 
         for segment, nothing in zip(pieces, unknown, strict=True)
     ]
     values = {"surprisal": -_joined(logprobs), "advantage": _joined(advantages)}
+    if said is not None:
+        values[TEACHER] = _joined([said.gaps(it) for it in pieces])
     for name, of_root in member.insight.quantities.items() if member.insight else ():
         if name not in values and len(of_root) == int(sampled.sum()):
             values[name] = np.full(len(sampled), np.nan)

@@ -1,7 +1,7 @@
 // Shading of tokens by a quantity, and what is known of the token under the pointer.
 
 const SHADES = {
-  hindsight: "change of log-probability in hindsight, nats", entropy: "entropy, nats", surprisal: "surprisal (-logprob), nats",
+  hindsight: "change of log-probability in hindsight, nats", teacher: "d = log p of the teacher - log p of the policy, nats", entropy: "entropy, nats", surprisal: "surprisal (-logprob), nats",
   advantage: "advantage",
 };
 
@@ -17,12 +17,14 @@ function shadeAll(wanted) {
   const here = shadesHere();
   view.shade = here.includes(wanted) || wanted === "none" ? wanted : here[0];
   const scale = view.tokens.scales[view.shade] || 0;
+  const judged = view.shade === "teacher"; // few tokens have most of d: paler ones must still be seen
+  document.getElementById("group").classList.toggle("judged", judged);
   for (const span of document.querySelectorAll("#group .t")) {
     const codes = view.tokens.members[span.member].codes[view.shade];
     const share = codes && scale ? strongest(placesOf(span).map((place) => codes[place])) : 0;
     span.classList.toggle("low", share < 0);
     span.classList.toggle("high", share > 0);
-    span.style.setProperty("--a", (0.75 * share * share).toFixed(3));
+    span.style.setProperty("--a", (0.75 * (judged ? Math.abs(share) : share * share)).toFixed(3));
   }
   renderLegend();
 }
@@ -42,7 +44,9 @@ function renderLegend() {
   const from = view.shade === "surprisal" || view.shade === "entropy" ? "0" : `-${number(scale)}`;
   const ramp = view.shade === "none" ? null : make("span", { class: "ramp" }, make("i", {}, from),
     make("b", { class: from === "0" ? "half" : "" }), make("i", {}, number(scale)));
-  host.replaceChildren(make("span", { class: "quiet" }, "shade"), make("span", { class: "switch", role: "group", "aria-label": "shade" }, buttons), ramp);
+  const means = view.shade !== "teacher" || !view.texts.teacher ? null : make("span", { class: "quiet" },
+    `nats: green is likelier to teacher ${visible(view.texts.teacher)} than to the policy, red less likely`);
+  host.replaceChildren(make("span", { class: "quiet" }, "shade"), make("span", { class: "switch", role: "group", "aria-label": "shade" }, buttons), ramp, means);
 }
 
 function inspect(span) {

@@ -99,6 +99,7 @@ function headline(index) {
     make("strong", {}, memberName(index)),
     make("span", { class: "fact reward", style: rewardStyle(member) }, `reward ${number(member.reward)}`),
     member.advantage === null ? null : make("span", { class: "fact" }, `advantage ${signed(member.advantage)}`),
+    member.d === null ? null : make("span", { class: "fact", title: "mean of log p of the teacher - log p of the policy, nats" }, `teacher ${signed(member.d)}`),
     make("span", { class: member.finish === "stop" ? "fact" : "fact cut" }, member.finish === "stop" ? "finished" : "cut off at the limit"),
     make("span", { class: "fact" }, plural(member.tokens, "token")),
   ];
