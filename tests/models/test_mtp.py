@@ -287,8 +287,8 @@ def test_a_chain_meets_the_backbones_law_of_the_same_token() -> None:
     fused.loss.backward()
     assert all(it.grad is not None for it in heads.parameters())
     assert all(it.grad is None for it in decoder.model.parameters())
-    places: Any = counts.nonzero().tolist()
-    for i, anchor in places:
+    found: Any = counts.nonzero()
+    for i, anchor in found.tolist():
         target, drafted = (
             torch.softmax(decoder.logits(it.detach()), -1)[0]
             for it in (final[anchor + i + 1].unsqueeze(0), chain.hidden[i, anchor].unsqueeze(0))
