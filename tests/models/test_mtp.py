@@ -260,6 +260,14 @@ def test_a_draft_loss_trains_the_heads_and_not_a_bit_of_the_backbone(architectur
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
+def test_states_that_were_not_detached_are() -> None:
+    decoder, text = tiny_decoder(), random_text([8])
+    heads = random_heads(host_of(decoder))
+    final = decoder.hidden(text.token_ids, text.positions, CausalLayout())
+    heads.chain(**replace(text, hidden=final).inputs(), depth=2).hidden.sum().backward()
+    assert all(it.grad is None for it in decoder.model.parameters())
+
+
 def test_a_chain_meets_the_backbones_law_of_the_same_token() -> None:
     """Depth i at anchor t against the backbone's state at t + i; the fused loss takes just these rows."""
     decoder, text = tiny_decoder(), random_text([6, 9])
@@ -279,7 +287,8 @@ def test_a_chain_meets_the_backbones_law_of_the_same_token() -> None:
     fused.loss.backward()
     assert all(it.grad is not None for it in heads.parameters())
     assert all(it.grad is None for it in decoder.model.parameters())
-    for i, anchor in (it.tolist() for it in counts.nonzero()):
+    found: Any = counts.nonzero()
+    for i, anchor in found.tolist():
         target, drafted = (
             torch.softmax(decoder.logits(it.detach()), -1)[0]
             for it in (final[anchor + i + 1].unsqueeze(0), chain.hidden[i, anchor].unsqueeze(0))

@@ -17,7 +17,6 @@ from typing import NamedTuple, cast
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 
 from turnpoint.errors import ModelError
 from turnpoint.models.attention import AttentionLayout
@@ -52,9 +51,9 @@ class Fusion(nn.Module):
         weight = host.embedding_weight
         self.embedding_norm = host.new_norm()
         self.hidden_norm = host.new_norm()
-        self.projection = skip_init(  # draws nothing from a generator that others draw from
-            nn.Linear, 2 * host.width, host.width, bias=False, dtype=weight.dtype, device=weight.device
-        )
+        # made without values: nothing is drawn from a generator that others draw from
+        blank = nn.Linear(2 * host.width, host.width, bias=False, dtype=weight.dtype, device="meta")
+        self.projection: nn.Linear = blank.to_empty(device=weight.device)
         self.final_norm = host.new_norm()
         zero, one = torch.zeros(host.width, host.width), torch.eye(host.width)
         parts = [zero, one] if layout.order == "embedding_first" else [one, zero]

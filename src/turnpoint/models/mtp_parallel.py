@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils import skip_init
 
 from turnpoint.models.mtp import Chain
 from turnpoint.models.mtp_host import Host
@@ -34,7 +33,9 @@ class ParallelHeads(nn.Module):
         self.layout = layout
         self.trained_depth = trained_depth
         self.blocks = nn.ModuleList(
-            skip_init(nn.Linear, host.width, host.width, dtype=weight.dtype, device=weight.device)
+            nn.Linear(host.width, host.width, dtype=weight.dtype, device="meta").to_empty(
+                device=weight.device
+            )
             for _ in range(layout.depth)
         )
         for parameter in self.parameters():
