@@ -295,10 +295,8 @@ def measured(it: Estimator, student: Tensor, teacher: Tensor, *, draws: int) -> 
         mass.append((laws.p * laws.inside(it.k)).sum(-1))
         if it.name == "tail":
             slope = it.gradient(mine, theirs, torch.zeros(len(mine), dtype=torch.long)).double()
-            bias.append(
-                torch.linalg.vector_norm(slope - laws.gradient, dim=-1)
-                / torch.linalg.vector_norm(laws.gradient, dim=-1)
-            )
+            off, whole = ((it**2).sum(-1).sqrt() for it in (slope - laws.gradient, laws.gradient))
+            bias.append(cast(Tensor, off / whole))
     found = {
         "variance": float(torch.cat(variance).mean()),
         "variance_median": float(torch.cat(variance).median()),
