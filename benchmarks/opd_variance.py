@@ -14,10 +14,11 @@ estimator of KL(p || q) by the student's logits, for every token y that could ha
     full       no noise, no bias
 
 `variance` is the trace of its covariance over y, summed over the vocabulary, mean over tokens, by formula (no
-draws); `bias` the norm of its mean less the gradient of the KL, relative to that gradient's norm, mean over
-tokens. `mass` is what p has on the k likeliest. For a few of the tokens the library's own losses are
-differentiated at `--draws` sampled tokens each: `drawn_variance` is over the formula's, `drawn_bias` the
-squared distance of the mean from the true gradient over what the variance lets expect: near 1 both.
+draws); `bias`, of estimators without noise, the distance from the gradient of the KL, relative to that
+gradient's norm, mean over tokens. `mass` is what p has on the k likeliest. For a few of the tokens the
+library's own losses are differentiated at `--draws` sampled tokens each: `drawn_variance` is over the
+formula's, `drawn_bias` the squared distance of the mean from the true gradient over what the variance lets
+expect: near 1 both.
 Prints one JSON line per estimator.
 """
 
@@ -204,6 +205,11 @@ class Estimator:
     variance: Callable[[Laws], Tensor]  # [N], exact
     gradient: Callable[[Tensor, Tensor, Tensor], Tensor]  # by the library: student, teacher, sampled ids
 
+    @property
+    def certain(self) -> bool:
+        """Whether its gradient is the same whichever token was sampled."""
+        return self.name in ("tail", "full")
+
 
 def by_library(
     values: Callable[[Tensor, Tensor, Tensor], Tensor],
@@ -230,9 +236,9 @@ def signal(student: Tensor, teacher: Tensor, ids: Tensor, *, baseline: bool) -> 
     return -(d - mean) * own
 
 
-def hybrid(k: int) -> Estimator:
+def hybrid(k: int, name: str = "hybrid") -> Estimator:
     return Estimator(
-        "hybrid",
+        name,
         k,
         lambda laws: laws.noise(torch.where(laws.inside(k), 0.0, laws.gap)),
         by_library(
@@ -273,7 +279,7 @@ def estimators(vocabulary: int) -> list[Estimator]:
         ),
         *map(hybrid, KS),
         *map(tail, KS),
-        hybrid(vocabulary),
+        hybrid(vocabulary, "full"),
     ]
 
 
@@ -293,14 +299,14 @@ def measured(it: Estimator, student: Tensor, teacher: Tensor, *, draws: int) -> 
         laws = Laws.of(mine, theirs)
         variance.append(it.variance(laws))
         mass.append((laws.p * laws.inside(it.k)).sum(-1))
-        if it.name == "tail":
+        if it.certain:
             slope = it.gradient(mine, theirs, torch.zeros(len(mine), dtype=torch.long)).double()
-            off, whole = ((it**2).sum(-1).sqrt() for it in (slope - laws.gradient, laws.gradient))
-            bias.append(cast(Tensor, off / whole))
+            off, whole = (rows.square().sum(-1).sqrt() for rows in (slope - laws.gradient, laws.gradient))
+            bias.append(off / whole)
     found = {
         "variance": float(torch.cat(variance).mean()),
         "variance_median": float(torch.cat(variance).median()),
-        "bias": float(torch.cat(bias).mean()) if bias else 0.0,
+        **({"bias": float(torch.cat(bias).mean())} if bias else {}),
         "mass": round(float(torch.cat(mass).mean()), 4),
     }
     return found | drawn(it, student, teacher, draws=draws)
@@ -352,7 +358,7 @@ def main() -> None:
         first = found["variance"] if first is None else first
         emit(
             benchmark="opd_variance",
-            estimator="full" if it.k == mine.shape[-1] else it.name,
+            estimator=it.name,
             k=it.k,
             **found,
             to_sampled=round(found["variance"] / first, 5),
