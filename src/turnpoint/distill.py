@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import gc
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +16,33 @@ from turnpoint.assemble import Policy, make_renderer, open_model
 from turnpoint.branching import texts
 from turnpoint.config import (
     DistillConfig,
+    EmaTeacher,
     HindsightTeacher,
+    MixtureTeacher,
     ModelConfig,
     ModelTeacher,
     RunConfig,
     RunTeacher,
     SampledLoss,
+    StartTeacher,
     load_run_recipe,
 )
+from turnpoint.diagnosis.teacher_memory import TeacherMemory, memory_of_model, memory_of_twin
 from turnpoint.engine.engine import TorchEngine
 from turnpoint.engine.weights import weights_checksum
 from turnpoint.errors import ModelError
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.loading import LoadedModel
+from turnpoint.models.twin import twin
 from turnpoint.protocols import Renderer, Teacher
 from turnpoint.teachers.audit import Reader, check_context, check_rendering, check_vocabulary
+from turnpoint.teachers.mixture import Mixture
 from turnpoint.teachers.routing import Routing
-from turnpoint.teachers.scoring import ScoringTeacher
-from turnpoint.teachers.teaching import Teaching
+from turnpoint.teachers.scoring import ScoringTeacher, Told
+from turnpoint.teachers.teaching import Teaching, Visit
+from turnpoint.training.average import Average, Averages
 from turnpoint.training.checkpoint import load_latest
+from turnpoint.training.packing import together
 from turnpoint.types import Group, Task, TokenIds
 
 
@@ -43,7 +53,10 @@ class Opened:
     teaching: Teaching
     weights: Mapping[str, str]  # checksums of teachers' own
     decoders: Mapping[str, Decoder]  # of teachers whose whole law is in this process
+    averages: Averages  # of teachers that follow the policy
+    memory: tuple[TeacherMemory, ...]  # of those in this process
     notes: tuple[str, ...]
+    rows: Callable[[Group], str]  # whose whole law is asked of a group; empty where none is
 
 
 def open_teachers(
@@ -57,32 +70,37 @@ def open_teachers(
 ) -> Opened:
     """Returns the teachers of `how`, which is what `config` says of them.
 
-    `tasks`: those that are trained on; `longest`: tokens of the longest prompt with its rollout. Raises
-    DataError for a task without a teacher, and ModelError for a teacher that cannot be opened or does not
-    read the policy's tokens as the policy does.
+    `tasks`: those that are trained on; `longest`: tokens of the longest prompt with its rollout. Call it
+    before a checkpoint is loaded: the start is what the policy holds now. Raises DataError for a task
+    without a teacher, and ModelError for a teacher that cannot be opened or does not read the policy's
+    tokens as the policy does.
     """
-    routing = Routing(names=tuple(how.teachers), key=how.key)
+    routing = Routing(names=how.chosen, key=how.key)
     routing.check(tasks)
     opening = _Opening(
-        config=config,
-        how=how,
-        policy=policy,
-        examples=examples,
-        task=tasks[0],
-        longest=longest,
-        notes=[],
-        engines=[],
-        decoders={},
-        weights={},
+        config=config, how=how, policy=policy, examples=examples, task=tasks[0], longest=longest
     )
-    teachers = {name: opening.open(name) for name in how.teachers}
-    clip = how.loss.clip if isinstance(how.loss, SampledLoss) else None
-    teaching = Teaching(teachers=teachers, routing=routing, task=how.task, clip=clip, rest=opening.rest)
+    for name in how.teachers:
+        opening.open(name)
+    shares = {name: it.share for name, it in how.teachers.items() if it.share is not None}
+    teaching = Teaching(
+        teachers=opening.teachers,
+        visits=opening.visits,
+        mixtures=opening.mixtures,
+        shares=shares,
+        routing=routing,
+        task=how.task,
+        clip=how.loss.clip if isinstance(how.loss, SampledLoss) else None,
+        rest=opening.rest,
+    )
     return Opened(
         teaching=teaching,
         weights=opening.weights,
         decoders=opening.decoders,
+        averages=Averages(opening.averages),
+        memory=tuple(opening.memory),
         notes=tuple(opening.notes),
+        rows=together if isinstance(how.loss, SampledLoss) else lambda group: routing.of(group.task),
     )
 
 
@@ -94,41 +112,111 @@ class _Opening:
     examples: Sequence[tuple[str, str]]
     task: Task
     longest: int
-    notes: list[str]
-    engines: list[TorchEngine]  # around teachers' own weights
-    decoders: dict[str, Decoder]
-    weights: dict[str, str]
+    teachers: dict[str, Teacher] = field(default_factory=dict[str, Teacher])
+    visits: dict[str, Visit] = field(default_factory=dict[str, Visit])
+    mixtures: dict[str, Mixture] = field(default_factory=dict[str, Mixture])
+    engines: list[TorchEngine] = field(default_factory=list[TorchEngine])  # around teachers' own weights
+    decoders: dict[str, Decoder] = field(default_factory=dict[str, Decoder])
+    averages: dict[str, Average] = field(default_factory=dict[str, Average])
+    weights: dict[str, str] = field(default_factory=dict[str, str])
+    memory: list[TeacherMemory] = field(default_factory=list[TeacherMemory])
+    notes: list[str] = field(default_factory=list[str])
 
     def rest(self) -> None:
         """Empties caches, so that a run that goes on from here rounds as one that never stopped."""
         for engine in self.engines:
             engine.forget()
+        if self.visits:
+            gc.collect()  # an engine and its parts know each other
 
-    def open(self, name: str) -> Teacher:
+    def open(self, name: str) -> None:
         teacher = self.how.teachers[name]
         match teacher:
             case HindsightTeacher():
-                engine, told = self.policy.engine, told_of(teacher, self.policy.renderer)
-            case ModelTeacher():
-                base = ModelConfig(path=teacher.path, device=self.config.model.device, dtype=self._dtype)
-                model = open_model(base, seed=self.config.seed)
-                engine, told = self._audited(name, model, template=teacher.template), None
-            case RunTeacher():
-                model = open_run(teacher.path, device=self.config.model.device, dtype=self._dtype)
-                engine, told = self._audited(name, model, template=teacher.template), None
+                told = told_of(teacher, self.policy.renderer)
+                self.teachers[name] = self._scoring(name, self.policy.engine, told)
+            case MixtureTeacher(of=of, mean=mean):
+                self.mixtures[name] = Mixture(of=of, mean=mean, coef=self._coef(name))
+            case StartTeacher() | EmaTeacher():
+                self._open_twin(name, teacher)
+            case ModelTeacher() | RunTeacher():
+                self._open_model(name, teacher)
+
+    def _open_twin(self, name: str, teacher: StartTeacher | EmaTeacher) -> None:
+        decoder = twin(self.policy.model.decoder)
+        if isinstance(teacher, EmaTeacher):
+            self.averages[name] = Average(decoder, decay=teacher.decay)
+        # packed weights would be a copy of all layers, of what an adapter leaves alone, too
+        engine = self._engine(decoder, self.policy.model.context_length, pack=False)
+        self._keep(name, decoder, engine)
+        averaged = isinstance(teacher, EmaTeacher)
+        self.memory.append(memory_of_twin(name, decoder, cached=self._cached(), averaged=averaged))
+
+    def _open_model(self, name: str, teacher: ModelTeacher | RunTeacher) -> None:
+        model = self._load(teacher)
+        self._audit(name, model, template=teacher.template)
+        visits = self.how.resident == "one"
+        self.memory.append(memory_of_model(name, model.decoder, cached=self._cached(), visits=visits))
+        if visits:
+            self.visits[name] = self._visit(name, teacher)
+        else:
+            self._keep(name, model.decoder, self._engine(model.decoder, model.context_length))
+
+    def _keep(self, name: str, decoder: Decoder, engine: TorchEngine) -> None:
+        self.decoders[name] = decoder
+        self.engines.append(engine)
+        self.teachers[name] = self._scoring(name, engine)
+
+    def _visit(self, name: str, teacher: ModelTeacher | RunTeacher) -> Visit:
+        @asynccontextmanager
+        async def visiting() -> AsyncGenerator[Teacher]:
+            gc.collect()  # the one before
+            model = self._load(teacher)
+            if (now := _weights(model)) != self.weights[name]:
+                raise ModelError(
+                    f"teacher {name} ({model.source}) no longer holds the weights that it had when the run "
+                    f"was started (checksum {self.weights[name]} then, {now} now); bring them back and go on"
+                )
+            engine = self._engine(model.decoder, model.context_length)
+            try:
+                yield self._scoring(name, engine)
+            finally:
+                await engine.close()
+
+        return visiting
+
+    def _scoring(self, name: str, engine: TorchEngine, told: Told | None = None) -> Teacher:
+        temperature = self.config.sampling.temperature
         return ScoringTeacher(
-            name=name,
-            engine=engine,
-            coef=self.how.coef if teacher.coef is None else teacher.coef,
-            temperature=self.config.sampling.temperature,
-            told=told,
+            name=name, engine=engine, coef=self._coef(name), temperature=temperature, told=told
         )
+
+    def _coef(self, name: str) -> float:
+        own = self.how.teachers[name].coef
+        return self.how.coef if own is None else own
+
+    def _engine(self, decoder: Decoder, context_length: int, *, pack: bool = True) -> TorchEngine:
+        return TorchEngine(
+            decoder,
+            decode=self.policy.renderer.text,
+            context_length=context_length,
+            max_step_tokens=self.config.engine.max_step_tokens,
+            cache_tokens=self.config.engine.cache_tokens,
+            pack=pack,
+        )
+
+    def _load(self, teacher: ModelTeacher | RunTeacher) -> LoadedModel:
+        device, dtype = self.config.model.device, self._dtype
+        if isinstance(teacher, RunTeacher):
+            return open_run(teacher.path, device=device, dtype=dtype)
+        base = ModelConfig(path=teacher.path, device=device, dtype=dtype)
+        return open_model(base, seed=self.config.seed)
 
     @property
     def _dtype(self) -> Any:
         return self.policy.model.dtype
 
-    def _audited(self, name: str, model: LoadedModel, *, template: str) -> TorchEngine:
+    def _audit(self, name: str, model: LoadedModel, *, template: str) -> None:
         student, teacher = reader_of("the policy", self.policy.model), reader_of(f"teacher {name}", model)
         check_vocabulary(student, teacher)
         check_context(teacher, longest=self.longest)
@@ -142,16 +230,12 @@ class _Opening:
             self.notes.append(
                 f"teacher {name} has the weights that the policy starts with: it says nothing until they part"
             )
-        engine = TorchEngine(
-            model.decoder,
-            decode=self.policy.renderer.text,
-            context_length=model.context_length,
-            max_step_tokens=self.config.engine.max_step_tokens,
-            cache_tokens=self.config.engine.cache_tokens,
-        )
-        self.engines.append(engine)
-        self.decoders[name] = model.decoder
-        return engine
+
+    def _cached(self) -> int:
+        """Returns how many tokens a step leaves at most in a prefix cache."""
+        rollout = self.config.rollout
+        scored = rollout.prompts_per_step * rollout.samples_per_prompt * self.longest
+        return min(self.config.engine.cache_tokens, scored)
 
 
 def told_of(teacher: HindsightTeacher, renderer: Renderer) -> Callable[[Group, int], TokenIds | None]:

@@ -40,7 +40,7 @@ from turnpoint.training.memory import keep_freed_memory
 from turnpoint.training.prepare import Correction, Preparation
 from turnpoint.training.reference import FrozenReference, Law, Reference, trained_weights
 from turnpoint.training.step import Pull, Signal, Trainer
-from turnpoint.training.vocabulary import VocabularyTeacher
+from turnpoint.training.vocabulary import VocabularyTeachers
 from turnpoint.types import Group
 
 
@@ -114,7 +114,7 @@ def build_trainer(
     temperature: float = 1.0,
     pull: Pull | None = None,
     signal: Signal | None = None,
-    vocabulary: VocabularyTeacher | None = None,
+    vocabulary: VocabularyTeachers | None = None,
 ) -> Trainer:
     """Returns a trainer of `decoder` that takes at most `total_steps` updates, as its schedule knows.
 
@@ -152,13 +152,12 @@ def make_signal(config: RunConfig) -> Signal:
     return Signal(clip=how.clip, discount=how.discount) if isinstance(how, SampledLoss) else Signal()
 
 
-def _vocabulary(config: RunConfig, teachers: Mapping[str, Decoder]) -> VocabularyTeacher | None:
+def _vocabulary(config: RunConfig, teachers: Mapping[str, Decoder]) -> VocabularyTeachers | None:
     if config.distill is None or isinstance(config.distill.loss, SampledLoss) or not teachers:
         return None
     how = config.distill.loss
-    (decoder,) = teachers.values()
-    return VocabularyTeacher(
-        decoder=decoder,
+    return VocabularyTeachers(
+        decoders=teachers,
         loss=distillation_loss(
             how.kind,
             k=how.k if isinstance(how, HybridLoss) else None,

@@ -22,7 +22,8 @@ from turnpoint.losses import (
     reverse_kl_topk_tail,
 )
 from turnpoint.losses.distillation import KINDS as KNOWN
-from turnpoint.losses.distillation import REFUSED, SAMPLED, TOPK, check_kind
+from turnpoint.losses.distillation import SAMPLED, TOPK, check_kind
+from turnpoint.losses.refused import REFUSED
 
 WHOLE: dict[str, RowLoss] = {
     "forward_kl": forward_kl,

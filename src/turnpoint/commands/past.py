@@ -29,6 +29,9 @@ class Start:
     source: str = "its beginning"  # in words
     position: Position = field(default_factory=Position)
     state: Mapping[str, Tensor] | None = None  # for `Trainer.load_state_dict`; None: the model as it is
+    teachers: Mapping[str, Tensor] = field(
+        default_factory=dict[str, Tensor]
+    )  # for `Averages.load_state_dict`
 
 
 def find_start(run_folder: RunFolder, terminal: Terminal) -> Start:
@@ -49,7 +52,12 @@ def find_start(run_folder: RunFolder, terminal: Terminal) -> Start:
         ) from error
     except ValueError as error:
         raise RunFolderError(f"checkpoint {path} cannot be continued: {error}") from error
-    return Start(source=f"checkpoint {path}", position=position, state=checkpoint.state)
+    return Start(
+        source=f"checkpoint {path}",
+        position=position,
+        state=checkpoint.state,
+        teachers=checkpoint.teachers,
+    )
 
 
 def take_up(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
 
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.terminal import Terminal
@@ -44,8 +46,8 @@ class Position:
 class Saving:
     """Saves what was learnt when the block ends, however it ends.
 
-    `drawn` gives the tasks that so many steps drew; `keep` checkpoints stay, or all;
-    `way_on` is said when the block does not end by itself.
+    `drawn` gives the tasks that so many steps drew; `keep` checkpoints stay, or all; `teachers` gives what
+    changes with the policy beside it; `way_on` is said when the block does not end by itself.
     """
 
     def __init__(
@@ -57,9 +59,11 @@ class Saving:
         drawn: Callable[[int], int],
         begun: Position,
         keep: int | None,
+        teachers: Callable[[], Mapping[str, Tensor]] = dict[str, Tensor],
         way_on: str = "",
     ) -> None:
         self._keep = keep
+        self._teachers = teachers
         self._trainer = trainer
         self._drawn = drawn
         self._way_on = way_on
@@ -82,7 +86,10 @@ class Saving:
         """Writes a checkpoint of the completed steps, once, after all that was logged until now."""
         if self.done > self._saved:
             checkpoint = Checkpoint(
-                step=self.done, state=self._trainer.state_dict(), metadata=self._position.to_json()
+                step=self.done,
+                state=self._trainer.state_dict(),
+                metadata=self._position.to_json(),
+                teachers=self._teachers(),
             )
             try:
                 self._folder.flush()

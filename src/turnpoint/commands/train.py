@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,8 +37,9 @@ from turnpoint.reports.trackers import Trackers
 from turnpoint.rollout.evaluate import Evaluation
 from turnpoint.rollout.recorder import RolloutWriter
 from turnpoint.tasks import BatchOrder, Dataset, Fingerprint, TaskStream
+from turnpoint.training.average import Averages
 from turnpoint.training.loop import Loop, publish
-from turnpoint.training.packing import pack_step
+from turnpoint.training.packing import pack_step, together
 from turnpoint.training.reference import Reference
 from turnpoint.training.step import Trainer
 from turnpoint.types import Task
@@ -110,16 +111,18 @@ class _Training:
             self.session.terminal,
             teachers=opened.weights if opened else None,
         )
-        self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks)))
+        self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks), opened))
         self.trackers.start()
         towards = make_reference(config, self.session.policy)  # of the model as it was before training
         branches = make_branches(config, self.session.policy)
         if branches is not None and branches.gate is not None:
             branches.gate.observe(figures[AGREEMENT] for figures in history if AGREEMENT in figures)
         trainer = make_trainer(config, self.session.policy, teachers=opened.decoders if opened else None)
+        averages = opened.averages if opened else Averages({})
         if start.state is not None:
             trainer.load_state_dict(start.state)
             publish(trainer, self.session.policy.engine, version=start.position.step)
+            averages.load_state_dict(start.teachers)
         evaluations = _Evaluations(
             session=self.session,
             folder=self.folder,
@@ -139,10 +142,16 @@ class _Training:
                 drawn=lambda _: stream.position,
                 begun=start.position,
                 keep=config.training.keep,
+                teachers=averages.state_dict,
                 way_on=f"; to go on: turnpoint train {self.folder.path}",
             ) as saving,
         ):
-            loop = self._loop(stream, trainer, towards, branches, opened, recorder, saving)
+
+            def learned(done: int) -> None:
+                averages.follow(trainer.state_dict())
+                saving.count(done)
+
+            loop = self._loop(stream, trainer, towards, branches, opened, recorder, learned)
             for index in range(start.position.step, config.training.steps):
                 if how and _due(how.every, index):
                     await evaluations.at(index, f"after step {index}")
@@ -193,6 +202,7 @@ class _Training:
         lengths: Sequence[int],
         notes: Sequence[str],
         num_held_out: int,
+        opened: Opened | None,
     ) -> Plan:
         model = self.session.policy.model
         first = self.session.policy.renderer.prompt(tasks.tasks[0].messages)
@@ -207,6 +217,7 @@ class _Training:
             folder=self.folder.path,
             workers=self.session.policy.engine.workers,
             threads=self.session.policy.engine.threads,
+            teachers=[memory.line() for memory in opened.memory] if opened else (),
         )
 
     def _loop(
@@ -217,7 +228,7 @@ class _Training:
         branches: Branches | None,
         opened: Opened | None,
         recorder: RolloutWriter,
-        saving: Saving,
+        learned: Callable[[int], None],
     ) -> Loop:
         config = self.session.config
         sampling, training = config.sampling, config.training
@@ -236,6 +247,7 @@ class _Training:
                 aggregation=config.loss.aggregation,
                 max_new_tokens=sampling.max_new_tokens,
                 every_rollout=towards is not None,
+                teacher=opened.rows if opened else together,
                 device=self.session.policy.model.decoder.device,
             ),
             prepare=make_preparation(config, trainer, towards),
@@ -255,7 +267,7 @@ class _Training:
                 updates=config.updates_per_step,
                 beside=_beside_rewards(config),
             ),
-            learned=saving.count,
+            learned=learned,
         )
 
 

@@ -42,14 +42,17 @@ if TYPE_CHECKING:
     from turnpoint.config.branching import SurprisalRuleConfig as SurprisalRuleConfig
     from turnpoint.config.distillation import DistillConfig as DistillConfig
     from turnpoint.config.distillation import DistillLossConfig as DistillLossConfig
+    from turnpoint.config.distillation import EmaTeacher as EmaTeacher
     from turnpoint.config.distillation import ForwardKlLoss as ForwardKlLoss
     from turnpoint.config.distillation import HindsightTeacher as HindsightTeacher
     from turnpoint.config.distillation import HybridLoss as HybridLoss
     from turnpoint.config.distillation import JensenShannonLoss as JensenShannonLoss
+    from turnpoint.config.distillation import MixtureTeacher as MixtureTeacher
     from turnpoint.config.distillation import ModelTeacher as ModelTeacher
     from turnpoint.config.distillation import ReverseKlLoss as ReverseKlLoss
     from turnpoint.config.distillation import RunTeacher as RunTeacher
     from turnpoint.config.distillation import SampledLoss as SampledLoss
+    from turnpoint.config.distillation import StartTeacher as StartTeacher
     from turnpoint.config.distillation import TeacherConfig as TeacherConfig
     from turnpoint.config.learning import AdvantageConfig as AdvantageConfig
     from turnpoint.config.learning import Aggregation as Aggregation
@@ -104,6 +107,7 @@ __all__ = [
     "CorrectionConfig",
     "DistillConfig",
     "DistillLossConfig",
+    "EmaTeacher",
     "EngineConfig",
     "EntropyRuleConfig",
     "EvaluationConfig",
@@ -123,6 +127,7 @@ __all__ = [
     "KlConfig",
     "LossConfig",
     "MathVerifierConfig",
+    "MixtureTeacher",
     "ModelConfig",
     "ModelReference",
     "ModelTeacher",
@@ -157,6 +162,7 @@ __all__ = [
     "SiblingSource",
     "SourceConfig",
     "StartReference",
+    "StartTeacher",
     "StepConfig",
     "StepsRuleConfig",
     "SubtreeAdvantageConfig",
@@ -251,6 +257,9 @@ __getattr__, __dir__ = lazy(
         "ModelTeacher": "distillation",
         "RunTeacher": "distillation",
         "TeacherConfig": "distillation",
+        "StartTeacher": "distillation",
+        "MixtureTeacher": "distillation",
+        "EmaTeacher": "distillation",
         "ForwardKlLoss": "distillation",
         "HybridLoss": "distillation",
         "JensenShannonLoss": "distillation",

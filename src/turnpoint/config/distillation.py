@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, field_validator
 
 from turnpoint.config.base import (
     FilePath,
@@ -22,6 +23,9 @@ class _TeacherBase(Recipe):
 
     coef: Annotated[PositiveFloat, Field(le=1e6)] | None = None
     """Advantage for each nat that the teacher gives a token more than the policy does; null: distill.coef."""
+    share: Annotated[float, Number, Field(gt=0, lt=1)] | None = None
+    """What part of a step's teaching is this teacher's, however long the answers of its problems are; for all
+    teachers or for none; null: its share of the tokens."""
 
 
 class ModelTeacher(_TeacherBase):
@@ -56,10 +60,50 @@ class HindsightTeacher(_TeacherBase):
     """Feedback beyond is cut off."""
 
 
+class StartTeacher(_TeacherBase):
+    """The policy as the run began. With an adapter the model's own weights are shared, and only the adapter's
+    are kept twice; without one, all are."""
+
+    kind: Literal["start"]
+
+
+class EmaTeacher(_TeacherBase):
+    """A moving average of the policy, step by step: average = decay * average + (1 - decay) * weights, in
+    float32. With an adapter it is the adapter's weights that are averaged."""
+
+    kind: Literal["ema"]
+    decay: Annotated[float, Number] = 0.99
+    """For each step; 0.99 looks back over about 100 of them."""
+
+    @field_validator("decay")
+    @classmethod
+    def _moves(cls, decay: float) -> float:
+        if decay == 1:
+            raise ValueError("decay = 1 never moves; kind = start is the policy as the run began")
+        if not 0 < decay < 1:
+            raise ValueError(f"decay = {decay:g} is no average; take a number between 0 and 1, such as 0.99")
+        return decay
+
+
+class MixtureTeacher(_TeacherBase):
+    """Several teachers of this recipe as one; where one of them has no word on a rollout, it has none."""
+
+    kind: Literal["mixture"]
+    of: Annotated[dict[Name, PositiveFloat], Field(min_length=2)]
+    """Weights by name of a teacher; they sum to 1."""
+    mean: Literal["geometric", "arithmetic"]
+    """Of their probabilities, which are different targets. arithmetic: what one of them finds likely is
+    likely. geometric: what one of them finds unlikely is unlikely; not normalised, which changes no gradient
+    at discount 0."""
+
+
 TeacherConfig: TypeAlias = Annotated[
     Annotated[ModelTeacher, Tag("model")]
     | Annotated[RunTeacher, Tag("run")]
-    | Annotated[HindsightTeacher, Tag("hindsight")],
+    | Annotated[HindsightTeacher, Tag("hindsight")]
+    | Annotated[StartTeacher, Tag("start")]
+    | Annotated[EmaTeacher, Tag("ema")]
+    | Annotated[MixtureTeacher, Tag("mixture")],
     Discriminator(kind_or("model")),
 ]
 
@@ -120,10 +164,28 @@ class DistillConfig(Recipe):
     teachers: Annotated[dict[Name, TeacherConfig], Field(min_length=1)]
     """By name."""
     key: Name | None = None
-    """The column that names a problem's teacher; null: there is one for all."""
+    """The column that names a problem's teacher; null: there is one for all, parts of a mixture not
+    counted."""
     coef: Annotated[PositiveFloat, Field(le=1e6)] = 1.0
     """Advantage for each nat."""
     task: bool = True
     """Whether the task's own advantages count, too; false: the teacher alone decides."""
     loss: DistillLossConfig = SampledLoss()
     """What is made of the teacher's law."""
+    resident: Literal["all", "one"] = "all"
+    """Which other models are in memory. one: each is read from its files in every step when its turn to speak
+    comes, and let go of afterwards."""
+
+    @property
+    def parts(self) -> Set[str]:
+        """Teachers that mixtures are made of."""
+        mixtures = [it for it in self.teachers.values() if isinstance(it, MixtureTeacher)]
+        return {name for mixture in mixtures for name in mixture.of}
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """Teachers that a problem can have; one for all without a key."""
+        if self.key is None:
+            return tuple(name for name in self.teachers if name not in self.parts)
+        shared = tuple(name for name, teacher in self.teachers.items() if teacher.share is not None)
+        return shared or tuple(self.teachers)

@@ -10,11 +10,14 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from turnpoint.losses.refused import REFUSED
+
 Section = type[BaseModel]
 
 _RENAMED = {"objective": "kind"}  # keys of earlier versions
 _ONE_LAW = "the training law would differ from the sampled one; rollouts are drawn from the whole law"
 _REFUSED = dict.fromkeys(("top_p", "top_k", "min_p"), _ONE_LAW)  # what people bring from elsewhere
+_REFUSED_KINDS = {"distill.loss": REFUSED}  # reasons, by section
 
 
 def explain(details: Iterable[ErrorDetails], root: Section) -> Iterator[str]:
@@ -45,12 +48,14 @@ def _line(detail: ErrorDetails, root: Section) -> str:
         case "extra_forbidden":
             return f"{where}: unknown key{_way_out(names, kind, root)}"
         case "missing":
-            return f"{where}: missing"
+            return f"{where}: missing{_one_of(names, kind, root)}"
         case "union_tag_not_found":
             return f"{where}.kind: missing; it is one of {', '.join(_kinds(_at(names, root)))}"
         case "union_tag_invalid":
             tag = detail["input"]["kind"]
-            return f"{where}.kind = {tag!r}: it is one of {', '.join(_kinds(_at(names, root)))}"
+            reason = _REFUSED_KINDS.get(where, {}).get(str(tag))
+            why = f" is refused: {reason}. In a recipe" if reason else ":"
+            return f"{where}.kind = {tag!r}{why} it is one of {', '.join(_kinds(_at(names, root)))}"
         case "model_type" | "model_attributes_type":
             return f"{where} = {value}: expected keys and values"
         case "tuple_type":
@@ -113,6 +118,19 @@ def _sections(annotation: Any) -> list[Section]:
 
 def _kinds(sections: Iterable[Section]) -> list[str]:
     return [str(section.model_fields["kind"].annotation.__args__[0]) for section in sections]  # type: ignore[union-attr]
+
+
+def _one_of(names: Sequence[str], kind: str | None, root: Section) -> str:
+    """Returns what can be written where something is missing, if that is a choice of few words."""
+    *place, key = names
+    here = [section for section in _at(place, root) if kind is None or _kinds([section]) == [kind]]
+    words = [word for section in here if key in section.model_fields for word in _words(section, key)]
+    return f"; it is one of {', '.join(words)}" if words else ""
+
+
+def _words(section: Section, key: str) -> tuple[str, ...]:
+    annotation = section.model_fields[key].annotation
+    return typing.get_args(annotation) if typing.get_origin(annotation) is typing.Literal else ()
 
 
 def _way_out(names: Sequence[str], kind: str | None, root: Section) -> str:

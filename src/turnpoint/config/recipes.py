@@ -36,6 +36,7 @@ from turnpoint.config.learning import (
     TrackersConfig,
     TrainingConfig,
 )
+from turnpoint.config.teachers_fit import teachers_fit
 
 MOST_ROLLOUTS = 65_536  # of one step
 
@@ -176,25 +177,12 @@ class RunConfig(Recipe):
         how = self.distill
         if how is None:
             return
-        if how.key is None and len(how.teachers) > 1:
-            raise ValueError(
-                f"distill.teachers has {len(how.teachers)}, {', '.join(how.teachers)}: say by distill.key "
-                f"which column of a problem names its teacher"
-            )
-        if how.loss.kind != "sampled" and (len(how.teachers) > 1 or self._hindsight_teaches(how)):
-            raise ValueError(
-                f"distill.loss.kind = {how.loss.kind} takes the whole law of one teacher in this process: "
-                f"take one of kind model or run, or loss.kind = sampled"
-            )
+        teachers_fit(how, aggregation=self.loss.aggregation)
         if self.taught_only and self.rollout.refill is not None:
             raise ValueError(
                 "rollout.refill replaces groups whose rewards are equal, and with distill.task = false "
                 "rewards teach nothing; take one of them out"
             )
-
-    @staticmethod
-    def _hindsight_teaches(how: DistillConfig) -> bool:
-        return any(teacher.kind == "hindsight" for teacher in how.teachers.values())
 
     def _reference_fits(self) -> None:
         if self.kl is not None and self.kl.reference.kind == "base" and self.model.adapter is None:

@@ -38,7 +38,9 @@ class TorchEngine:
     stay for later requests, 0 for none. `workers`: 1 computes in this process, more in as many others, which
     divide threads, running sequences and cached tokens between them and share the weights of `decoder`. The
     same requests submitted in the same order, with answers awaited in the same order, give the same bits on a
-    CPU. It serves one event loop at a time, one after another as they come.
+    CPU. `pack`: whether a CPU keeps the weights of linear layers once more, in the order in which it reads
+    them; little is lost without where nothing is sampled. It serves one event loop at a time, one after
+    another as they come.
 
     Does not cut the law (top-k, top-p), and does not spread over devices. Raises EngineError for several
     workers around a decoder that is not on the CPU, or that cannot be sent to them.
@@ -54,6 +56,7 @@ class TorchEngine:
         max_step_tokens: int = 2048,
         cache_tokens: int = 65_536,
         workers: int = 1,
+        pack: bool = True,
     ) -> None:
         self._decoder = decoder
         self._capabilities = Capabilities(
@@ -71,7 +74,9 @@ class TorchEngine:
             max_step_tokens=max_step_tokens,
             cache_tokens=cache_tokens // workers,
         )
-        serve = functools.partial(LocalWorker, decode=decode, context_length=context_length, limits=limits)
+        serve = functools.partial(
+            LocalWorker, decode=decode, context_length=context_length, limits=limits, pack=pack
+        )
         self.threads = max(1, torch.get_num_threads() // workers)  # of each worker
         serving: Sequence[Worker] = (
             [serve(decoder)]

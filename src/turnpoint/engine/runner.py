@@ -37,12 +37,19 @@ class Runner:
     """
 
     def __init__(
-        self, decoder: Decoder, *, max_running: int, max_step_tokens: int, cache_tokens: int
+        self,
+        decoder: Decoder,
+        *,
+        max_running: int,
+        max_step_tokens: int,
+        cache_tokens: int,
+        pack: bool = True,
     ) -> None:
         self.stats = EngineStats()
         self.policy_version = 0
         self._source = decoder
-        self._decoder = packed(decoder)
+        self._pack = pack
+        self._decoder = packed(decoder) if pack else decoder
         self._scheduler = Scheduler(
             max_running=max_running, max_step_tokens=max_step_tokens, cache_tokens=cache_tokens
         )
@@ -69,7 +76,7 @@ class Runner:
     def renew(self, version: int) -> None:
         """Computes with weights that another process may have changed, and calls them `version`."""
         self._decoder = self._source  # its packed weights are let go of before there are others
-        self._decoder = packed(self._source)
+        self._decoder = packed(self._source) if self._pack else self._source
         self.policy_version = version
 
     @torch.inference_mode()

@@ -52,6 +52,11 @@ class CacheShape:
         numbers = sum(layer.heads * (layer.key_dim + layer.value_dim) for layer in self.layers)
         return numbers * self.dtype.itemsize // len(self.layers)
 
+    @property
+    def token_bytes(self) -> int:
+        """What one cached token takes: keys, values and the last hidden state."""
+        return self.attended_bytes * len(self.layers) + self.hidden_dim * self.dtype.itemsize
+
     @staticmethod
     @torch.no_grad()
     def of(decoder: Decoder) -> CacheShape:

@@ -68,13 +68,20 @@ class LocalWorker:
     """A `Worker` in this process."""
 
     def __init__(
-        self, decoder: Decoder, *, decode: Callable[[TokenIds], str], context_length: int, limits: Limits
+        self,
+        decoder: Decoder,
+        *,
+        decode: Callable[[TokenIds], str],
+        context_length: int,
+        limits: Limits,
+        pack: bool = True,
     ) -> None:
         self._runner = Runner(
             decoder,
             max_running=limits.max_running,
             max_step_tokens=limits.max_step_tokens,
             cache_tokens=limits.cache_tokens,
+            pack=pack,
         )
         self._decode = decode
         self._context_length = context_length

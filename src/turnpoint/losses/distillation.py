@@ -22,36 +22,12 @@ from torch import Tensor
 
 from turnpoint.losses.divergences import forward_kl, jensen_shannon, reverse_kl
 from turnpoint.losses.laws import log_laws, with_slope
+from turnpoint.losses.refused import REFUSED
 from turnpoint.losses.sampled import k2
 from turnpoint.losses.topk import forward_kl_topk_tail, reverse_kl_topk_hybrid, reverse_kl_topk_tail
 
 TOPK = ("reverse_kl_topk_hybrid", "reverse_kl_topk_tail", "forward_kl_topk_tail")
 SAMPLED = ("reverse_kl_topk_hybrid", "k2")
-
-_ADVANTAGE = (
-    "a divergence as an advantage does not depend on the sampled token: its expected policy gradient is 0; "
-    "use 'reverse_kl_topk_hybrid'"
-)
-_TRUNCATED = (
-    "a sum over the top k alone is no divergence: it falls below 0 and pays for moving mass elsewhere; "
-    "use 'reverse_kl_topk_hybrid', or a '_topk_tail'"
-)
-_RENORMALISED = (
-    "laws renormalised on the top k are blind to the mass outside, and at k = 1 equal whatever they were; "
-    "use 'reverse_kl_topk_hybrid', or a '_topk_tail'"
-)
-_K3 = "differentiated, its gradient is that of KL(teacher || student); use 'forward_kl' if that is meant"
-REFUSED = {
-    "k1": "differentiated, its expected gradient is 0; use 'k2', or k1 as an advantage: sampled_token_signal",
-    "k3": _K3,
-    "low_var_kl": _K3,
-    "topk_advantage": _ADVANTAGE,
-    "reverse_kl_advantage": _ADVANTAGE,
-    "reverse_kl_topk": _TRUNCATED,
-    "forward_kl_topk": _TRUNCATED,
-    "reverse_kl_topk_renormalised": _RENORMALISED,
-    "forward_kl_topk_renormalised": _RENORMALISED,
-}
 
 
 @runtime_checkable

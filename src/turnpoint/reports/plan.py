@@ -73,12 +73,13 @@ def make_plan(
     folder: Path,
     workers: int,
     threads: int,
+    teachers: Sequence[str] = (),
 ) -> Plan:
     """Returns the plan of `config`.
 
     `data`: the dataset's own report, line by line. `prompt_lengths`: tokens of the training prompts as they
     will be sent, the first one's first. `first_prompt`: that prompt decoded with its special tokens.
-    `workers` processes sample, on `threads` threads each.
+    `workers` processes sample, on `threads` threads each. `teachers`: what each holds in memory.
     Sizes that cannot work were refused with the recipe; nothing is checked here. Raises ValueError
     without prompts.
     """
@@ -103,6 +104,7 @@ def make_plan(
             ("step", tuple(_step(config, rollouts, generated, micro_batches, max(prompt_lengths)))),
             ("run", (_run(config, num_train), _evaluation(config.evaluation))),
             ("objective", tuple(objective_lines(config))),
+            *([("teachers", tuple(teachers))] if teachers else []),
             ("optimizer", (optimizer_line(config.optimizer),)),
             (
                 "files",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from turnpoint.config import (
     CispoLoss,
+    DistillConfig,
     DistillLossConfig,
+    EmaTeacher,
     ForwardKlLoss,
     GroupAdvantageConfig,
     GspoLoss,
@@ -12,6 +14,7 @@ from turnpoint.config import (
     HybridLoss,
     JensenShannonLoss,
     LossConfig,
+    MixtureTeacher,
     ModelReference,
     OverlongMask,
     OverlongPenalty,
@@ -21,6 +24,7 @@ from turnpoint.config import (
     RunConfig,
     SampledLoss,
     SiblingAdvantageConfig,
+    StartTeacher,
     SubtreeAdvantageConfig,
     TeacherConfig,
 )
@@ -51,10 +55,18 @@ def objective_lines(config: RunConfig) -> list[str]:
 def _teachers(config: RunConfig) -> list[str]:
     if (how := config.distill) is None:
         return []
-    coefs = {name: how.coef if it.coef is None else it.coef for name, it in how.teachers.items()}
-    names = ", ".join(f"{name} ({_teacher(how.teachers[name])}, coef {coefs[name]:g})" for name in coefs)
+    names = ", ".join(f"{name} ({_teacher(it)}{_counts(how, name)})" for name, it in how.teachers.items())
     chosen = f", chosen by column {how.key!r}" if how.key else ""
     return [f"{_word(how.loss)}; {names}{chosen}"]
+
+
+def _counts(how: DistillConfig, name: str) -> str:
+    """Says how much a teacher counts; a part of a mixture that no problem has does not by itself."""
+    if name not in how.chosen:
+        return ""
+    teacher = how.teachers[name]
+    share = f", share {teacher.share:g}" if teacher.share is not None else ""
+    return f", coef {how.coef if teacher.coef is None else teacher.coef:g}{share}"
 
 
 def _word(loss: DistillLossConfig) -> str:
@@ -81,6 +93,12 @@ def _teacher(teacher: TeacherConfig) -> str:
             return "the policy, told the record"
         case HindsightTeacher():
             return "the policy, told a solution"
+        case StartTeacher():
+            return "the policy as it began"
+        case EmaTeacher(decay=decay):
+            return f"average of the policy, decay {decay:g}"
+        case MixtureTeacher(of=of, mean=mean):
+            return f"{mean} mean of " + ", ".join(f"{weight:g} {part}" for part, weight in of.items())
         case _:
             return visible(str(teacher.path))
 

@@ -16,7 +16,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -29,6 +29,7 @@ from turnpoint.types import Json
 
 _NAME = re.compile(r"step-(\d{8,})")
 _STATE, _HEADER = "state.safetensors", "checkpoint.json"
+_TEACHERS = "teacher."  # what names of their tensors begin with; none of a trainer's does
 _BLOCK = 1 << 20  # bytes read together
 
 
@@ -39,6 +40,7 @@ class Checkpoint:
     step: int
     state: Mapping[str, Tensor]  # for `Trainer.load_state_dict`
     metadata: Mapping[str, Json]
+    teachers: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])  # that changed with the policy
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
@@ -90,8 +92,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
         step, metadata = header["step"], header["metadata"]
         if type(step) is not int or step < 0 or not isinstance(metadata, dict):
             raise ValueError(f"{_HEADER} is not what was written: step {step!r}")
-        state = safetensors.torch.load_file(path / _STATE)
-        return Checkpoint(step=step, state=state, metadata=cast(dict[str, Json], metadata))
+        tensors = safetensors.torch.load_file(path / _STATE)
+        teachers = {name for name in tensors if name.startswith(_TEACHERS)}
+        return Checkpoint(
+            step=step,
+            state={name: tensor for name, tensor in tensors.items() if name not in teachers},
+            metadata=cast(dict[str, Json], metadata),
+            teachers={name.removeprefix(_TEACHERS): tensors[name] for name in teachers},
+        )
     except KeyError as error:
         raise RunFolderError(f"checkpoint {path} cannot be read: {_HEADER} lacks {error}") from error
     except (OSError, ValueError, TypeError, SafetensorError) as error:
@@ -129,7 +137,9 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.state.items()}
+    teachers = {f"{_TEACHERS}{name}": tensor for name, tensor in checkpoint.teachers.items()}
+    everything = {**checkpoint.state, **teachers}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in everything.items()}
     safetensors.torch.save_file(tensors, folder / _STATE)
     header = {
         "step": checkpoint.step,

@@ -87,13 +87,11 @@ class Loop:
         metrics = dict(self._refilled(collected))
         credited = [(group, self.advantage.credit(group)) for group in collected.kept]
         if self.teaching is not None:
-            with clock.phase("teachers", sum(len(group.members) for group in collected.kept)) as phase:
+            with clock.phase("teachers", self.teaching.asked(collected.kept)) as phase:
                 words = await self.teaching.words(collected.kept, progress=phase.advance)
             metrics |= teacher_metrics(collected.kept, words, self.teaching.routing, clip=self.teaching.clip)
-            credited = [
-                (group, self.teaching.join(credits, word))
-                for (group, credits), word in zip(credited, words, strict=True)
-            ]
+            credited, found = self.teaching.teach(credited, words)
+            metrics |= found
         with clock.phase("training") as phase:
             metrics |= self._learn(credited, phase)
         self.learned(index + 1)

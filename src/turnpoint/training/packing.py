@@ -11,7 +11,7 @@ Invariants, tested in tests/laws/:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -36,6 +36,11 @@ class PackedStep:
     row_tokens: int  # what one row per rollout would put through it, padding not counted
 
 
+def together(_: Group) -> str:
+    """Returns the one name of all: no whole law is asked."""
+    return ""
+
+
 def pack_step(
     items: Sequence[tuple[Group, Sequence[SegmentCredit]]],
     *,
@@ -43,6 +48,7 @@ def pack_step(
     aggregation: str,
     max_new_tokens: int,
     every_rollout: bool = False,
+    teacher: Callable[[Group], str] = together,
     device: torch.device | str = "cpu",
 ) -> PackedStep:
     """Returns groups and their credits as trees of at most `max_tokens` tokens each.
@@ -51,6 +57,8 @@ def pack_step(
     path alone is larger makes a tree of its own size. `aggregation` and `max_new_tokens` are those of
     `turnpoint.losses.reductions.sequence_weights`, applied to the rollouts that train. `every_rollout`
     packs those of invariant 4 as well: for a loss that moves tokens without advantage, such as a KL term.
+    Groups share a row only with others of the same `teacher`, by whose names rows are ordered: a teacher
+    whose whole law is asked runs over its own rows and no other's.
 
     Raises ValueError for a credit that is missing, doubled, empty, of the wrong length or of a segment
     that is not POLICY, and for a trained token that nothing comes before.
@@ -68,8 +76,14 @@ def pack_step(
         [share for share in islice(shares, len(group)) if every_rollout or share.rollout.moves]
         for group in groups
     )
-    subtrees = [part for group in moving for part in _cut(group, max_tokens)]
-    trees = tuple(pack_row(some, device=device) for some in _fill(subtrees, max_tokens))
+    subtrees: dict[str, list[list[Share]]] = {}
+    for (group, _), some in zip(items, moving, strict=True):
+        subtrees.setdefault(teacher(group), []).extend(_cut(some, max_tokens))
+    trees = tuple(
+        pack_row(row, device=device, teacher=name)
+        for name, parts in sorted(subtrees.items())
+        for row in _fill(parts, max_tokens)
+    )
     return PackedStep(
         trees=trees,
         denominator=denominator,

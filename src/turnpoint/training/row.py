@@ -41,6 +41,7 @@ class PackedTree:
     teacher_logprobs: Float[Tensor, " N"]  # nats; 0 where there is no teacher
     teacher_coef: Float[Tensor, " N"]  # 0 where there is no teacher
     reference_logprobs: Float[Tensor, " N"] | None = None  # nats; None: no reference was asked
+    teacher: str = ""  # whose whole law is asked at these tokens; empty where none is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,7 +53,9 @@ class Share:
     factor: float  # of all its weights
 
 
-def pack_row(subtrees: Sequence[Sequence[Share]], *, device: torch.device | str) -> PackedTree:
+def pack_row(
+    subtrees: Sequence[Sequence[Share]], *, device: torch.device | str, teacher: str = ""
+) -> PackedTree:
     """Returns one row of the given trees, each as the rollouts of it that train here.
 
     Raises ValueError for a trained token that nothing comes before.
@@ -77,7 +80,9 @@ def pack_row(subtrees: Sequence[Sequence[Share]], *, device: torch.device | str)
     trained = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
     tensors = {"token_ids": token_ids, "positions": positions, **trained}
     return PackedTree(
-        runs=tuple(runs), **{name: _tensor(array).to(device) for name, array in tensors.items()}
+        runs=tuple(runs),
+        teacher=teacher,
+        **{name: _tensor(array).to(device) for name, array in tensors.items()},
     )
 
 

@@ -23,7 +23,7 @@ from turnpoint.training.optimizer import MasterAdamW
 from turnpoint.training.packing import PackedStep
 from turnpoint.training.recompute import recomputable, recomputing
 from turnpoint.training.row import PackedTree
-from turnpoint.training.vocabulary import VocabularyTeacher
+from turnpoint.training.vocabulary import VocabularyTeachers
 
 
 def _ignore(*_: object) -> None:
@@ -67,7 +67,7 @@ class Trainer:
         loss: Loss = policy_gradient_loss,
         pull: Pull | None = None,
         signal: Signal = Signal(),
-        vocabulary: VocabularyTeacher | None = None,
+        vocabulary: VocabularyTeachers | None = None,
         head_chunk_tokens: int = 128,
         recompute: bool = False,
         betas: tuple[float, float] = (0.9, 0.95),

@@ -2,12 +2,13 @@
 
     loss  =  sum_t  coef w_t D(p_t, q_t)  /  denominator,        t: tokens with a teacher's word
 
-beside the policy gradient of the task, over the same denominator. The teacher runs once over the packed tree,
-as the student does; neither's logits are kept (`turnpoint.losses.chunked`).
+beside the policy gradient of the task, over the same denominator. The teacher of a packed tree runs once over
+it, as the student does; neither's logits are kept (`turnpoint.losses.chunked`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -26,10 +27,10 @@ _MOST_WEIGHT = 2.0  # of a token drawn from a law that is older than the student
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class VocabularyTeacher:
-    """A decoder over the student's ids, and the loss that draws the student to it."""
+class VocabularyTeachers:
+    """Decoders over the student's ids, by name, and the loss that draws the student to them."""
 
-    decoder: Decoder
+    decoders: Mapping[str, Decoder]
     loss: DistillationLoss
     chunk: int  # tokens whose logits exist at the same time
     temperature: float
@@ -39,19 +40,20 @@ class VocabularyTeacher:
     ) -> tuple[Tensor, Metrics]:
         """Returns the loss of one tree, differentiable in `hidden` [N, D] and the student's head.
 
-        Metric: `teacher/loss`, the mean of D, nats a token.
+        Metrics: `teacher/loss`, the mean of D, nats a token; with several teachers also `teacher/NAME/loss`.
         """
         taught = tree.teacher_coef != 0
         if not bool(taught.any()):
             return logprobs.sum() * 0.0, {}
+        decoder = self.decoders[tree.teacher]
         with torch.no_grad():
-            theirs = tree_hidden(self.decoder, tree)
+            theirs = tree_hidden(decoder, tree)
             ratio = (logprobs.detach() - tree.sampled_logprobs).exp().clamp(max=_MOST_WEIGHT)
         values = chunked_distillation(
             self.loss,
             student_head=linear_head(student),
             student_hidden=hidden[taught],
-            teacher_head=linear_head(self.decoder),
+            teacher_head=linear_head(decoder),
             teacher_hidden=theirs[taught],
             chunk=self.chunk,
             temperature=self.temperature,
@@ -65,4 +67,6 @@ class VocabularyTeacher:
             denominator=denominator,
             weights=tree.weights[taught],
         )
-        return loss, {"teacher/loss": Mean(float(values.detach().sum()), len(values))}
+        found = Mean(float(values.detach().sum()), len(values))
+        own = {f"teacher/{tree.teacher}/loss": found} if len(self.decoders) > 1 else {}
+        return loss, {"teacher/loss": found, **own}
