@@ -20,9 +20,11 @@ import numpy.typing as npt
 import turnpoint as tp
 from turnpoint.commands import train as command
 from turnpoint.distill import Opened, open_teachers
+from turnpoint.metrics import Metric
 from turnpoint.protocols import Engine, ScoreRequest, Scores
 from turnpoint.teachers.routing import Routing
 from turnpoint.teachers.scoring import ScoringTeacher
+from turnpoint.teachers.shares import Credited
 from turnpoint.teachers.teaching import Teaching, Word
 from turnpoint.types import Floats, Group, SegmentCredit, TeacherTargets, float_array
 
@@ -71,14 +73,20 @@ class ValueTeaching:
         self.teaching.rest()
         return found
 
-    def join(self, credits: Sequence[SegmentCredit], word: Word) -> list[SegmentCredit]:
-        """Returns `credits` with minus the value as advantage."""
+    def asked(self, groups: Sequence[Group]) -> int:
+        """Returns how often `words` will report progress."""
+        return self.teaching.asked(groups)
+
+    def teach(
+        self, credited: Sequence[Credited], words: Sequence[Word]
+    ) -> tuple[list[Credited], dict[str, Metric]]:
+        """Returns the credits with minus the value as advantage."""
+        pairs = zip(credited, words, strict=True)
+        return [(group, self._join(credits, word)) for (group, credits), word in pairs], {}
+
+    def _join(self, credits: Sequence[SegmentCredit], word: Word) -> list[SegmentCredit]:
         return [
-            replace(
-                credit,
-                advantages=-word[credit.segment].coef * self.values[id(word[credit.segment])],
-                weights=credit.weights,
-            )
+            replace(credit, advantages=-word[credit.segment].coef * self.values[id(word[credit.segment])])
             if credit.segment in word
             else replace(credit, advantages=None, weights=np.zeros_like(credit.weights))
             for credit in credits
