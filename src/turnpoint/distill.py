@@ -34,9 +34,10 @@ from turnpoint.errors import ModelError
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.loading import LoadedModel
 from turnpoint.models.twin import twin
-from turnpoint.protocols import Renderer, Teacher
+from turnpoint.protocols import Engine, Renderer, Teacher
 from turnpoint.teachers.audit import Reader, check_context, check_rendering, check_vocabulary
 from turnpoint.teachers.mixture import Mixture
+from turnpoint.teachers.remembered import RememberedScores
 from turnpoint.teachers.routing import Routing
 from turnpoint.teachers.scoring import ScoringTeacher, Told
 from turnpoint.teachers.teaching import Teaching, Visit
@@ -56,6 +57,7 @@ class Opened:
     averages: Averages  # of teachers that follow the policy
     memory: tuple[TeacherMemory, ...]  # of those in this process
     notes: tuple[str, ...]
+    remembered: RememberedScores | None  # what a branch rule asks, for a teacher to read
     rows: Callable[[Group], str]  # whose whole law is asked of a group; empty where none is
 
 
@@ -77,8 +79,16 @@ def open_teachers(
     """
     routing = Routing(names=how.chosen, key=how.key)
     routing.check(tasks)
+    hindsight = any(isinstance(teacher, HindsightTeacher) for teacher in how.teachers.values())
+    shared = hindsight and config.rollout.branching is not None
     opening = _Opening(
-        config=config, how=how, policy=policy, examples=examples, task=tasks[0], longest=longest
+        config=config,
+        how=how,
+        policy=policy,
+        examples=examples,
+        task=tasks[0],
+        longest=longest,
+        remembered=RememberedScores(engine=policy.engine) if shared else None,
     )
     for name in how.teachers:
         opening.open(name)
@@ -100,6 +110,7 @@ def open_teachers(
         averages=Averages(opening.averages),
         memory=tuple(opening.memory),
         notes=tuple(opening.notes),
+        remembered=opening.remembered,
         rows=together if isinstance(how.loss, SampledLoss) else lambda group: routing.of(group.task),
     )
 
@@ -112,6 +123,7 @@ class _Opening:
     examples: Sequence[tuple[str, str]]
     task: Task
     longest: int
+    remembered: RememberedScores | None
     teachers: dict[str, Teacher] = field(default_factory=dict[str, Teacher])
     visits: dict[str, Visit] = field(default_factory=dict[str, Visit])
     mixtures: dict[str, Mixture] = field(default_factory=dict[str, Mixture])
@@ -126,6 +138,8 @@ class _Opening:
         """Empties caches, so that a run that goes on from here rounds as one that never stopped."""
         for engine in self.engines:
             engine.forget()
+        if self.remembered is not None:
+            self.remembered.forget()
         if self.visits:
             gc.collect()  # an engine and its parts know each other
 
@@ -134,7 +148,7 @@ class _Opening:
         match teacher:
             case HindsightTeacher():
                 told = told_of(teacher, self.policy.renderer)
-                self.teachers[name] = self._scoring(name, self.policy.engine, told)
+                self.teachers[name] = self._scoring(name, self.remembered or self.policy.engine, told)
             case MixtureTeacher(of=of, mean=mean):
                 self.mixtures[name] = Mixture(of=of, mean=mean, coef=self._coef(name))
             case StartTeacher() | EmaTeacher():
@@ -185,7 +199,7 @@ class _Opening:
 
         return visiting
 
-    def _scoring(self, name: str, engine: TorchEngine, told: Told | None = None) -> Teacher:
+    def _scoring(self, name: str, engine: Engine, told: Told | None = None) -> Teacher:
         temperature = self.config.sampling.temperature
         return ScoringTeacher(
             name=name, engine=engine, coef=self._coef(name), temperature=temperature, told=told
@@ -242,8 +256,12 @@ def told_of(teacher: HindsightTeacher, renderer: Renderer) -> Callable[[Group, i
     """Returns what gives the prompt under which the policy judges its own rollout."""
 
     def told(group: Group, member: int) -> TokenIds | None:
+        who = group.members[member]
+        if teacher.source == "branch":
+            seen = who.insight
+            heard = seen is not None and seen.hindsight and not seen.set_aside
+            return _under(group, seen.hindsight) if seen is not None and heard else None
         if teacher.source == "feedback":
-            who = group.members[member]
             outcome = texts.outcome(who.verdict, who.finish, most=teacher.feedback_characters)
             return _under(group, texts.hindsight(outcome))
         solved = [it.text for index, it in enumerate(group.members) if index != member and it.verdict.passed]

@@ -114,7 +114,9 @@ class _Training:
         self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks), opened))
         self.trackers.start()
         towards = make_reference(config, self.session.policy)  # of the model as it was before training
-        branches = make_branches(config, self.session.policy)
+        branches = make_branches(
+            config, self.session.policy, remembered=opened.remembered if opened else None
+        )
         if branches is not None and branches.gate is not None:
             branches.gate.observe(figures[AGREEMENT] for figures in history if AGREEMENT in figures)
         trainer = make_trainer(config, self.session.policy, teachers=opened.decoders if opened else None)

@@ -53,9 +53,10 @@ class HindsightTeacher(_TeacherBase):
     """The policy itself, told how the rollout turned out, or a rollout that earned its reward."""
 
     kind: Literal["hindsight"]
-    source: Literal["feedback", "sibling"] = "feedback"
+    source: Literal["feedback", "sibling", "branch"] = "feedback"
     """feedback: the verifier's record. sibling: the first other rollout of the group that earned its reward;
-    where there is none, nothing is said."""
+    where there is none, nothing is said. branch: what rollout.branching.rule told the policy of a root,
+    record and reflection, in the same pass; of forks, and where the rule set it aside, nothing is said."""
     feedback_characters: PositiveInt = 2000
     """Feedback beyond is cut off."""
 

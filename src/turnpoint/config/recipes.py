@@ -177,7 +177,9 @@ class RunConfig(Recipe):
         how = self.distill
         if how is None:
             return
-        teachers_fit(how, aggregation=self.loss.aggregation)
+        shape = self.rollout.branching
+        told = shape is not None and isinstance(shape.rule, HindsightRuleConfig)
+        teachers_fit(how, aggregation=self.loss.aggregation, told=told)
         if self.taught_only and self.rollout.refill is not None:
             raise ValueError(
                 "rollout.refill replaces groups whose rewards are equal, and with distill.task = false "
