@@ -181,10 +181,7 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "kept": round(statistics.fmean(kept), 4),
                 "kept_95": None if interval is None else [round(end, 4) for end in interval],
                 "least": min(kept),
-                "accuracy": [
-                    [points[0]["step"], round(statistics.fmean(point[kind] for point in points), 4)]
-                    for points in zip(*curves, strict=True)
-                ],
+                "accuracy": round(statistics.fmean(curve[-1][kind] for curve in curves), 4),
             }
         )
     return found

@@ -268,6 +268,7 @@ class _Training:
                 mismatch_tolerance=training.mismatch_tolerance,
                 updates=config.updates_per_step,
                 beside=_beside_rewards(config),
+                rewards_teach=not config.taught_only,
             ),
             learned=learned,
         )

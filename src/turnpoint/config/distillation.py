@@ -178,6 +178,11 @@ class DistillConfig(Recipe):
     comes, and let go of afterwards."""
 
     @property
+    def needs_verdicts(self) -> bool:
+        """Whether a teacher is told how a rollout turned out."""
+        return any(teacher.kind == "hindsight" for teacher in self.teachers.values())
+
+    @property
     def parts(self) -> Set[str]:
         """Teachers that mixtures are made of."""
         mixtures = [it for it in self.teachers.values() if isinstance(it, MixtureTeacher)]
