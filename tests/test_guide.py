@@ -22,7 +22,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)
 
 
-WHOLE, VERIFIER, COLD, TEACHER, TRACKERS = (yaml.safe_load(block) for block in blocks("yaml"))
+WHOLE, VERIFIER, COLD, TEACHER, SEVERAL, TRACKERS = (yaml.safe_load(block) for block in blocks("yaml"))
 GRADE, READING, FACE, GOING_ON = blocks("python")
 
 # Right for gold; else one recipe learns from half of the texts, the other from none.
@@ -42,6 +42,9 @@ def test_the_recipes_are_recipes() -> None:
     taught = parse_recipe({**WHOLE, **TEACHER}).distill
     assert taught is not None
     assert list(taught.teachers) == ["big"]
+    several = parse_recipe({**WHOLE, **SEVERAL}).distill
+    assert several is not None
+    assert several.chosen == ("chain_sum", "gcd")
     trackers = parse_recipe({**WHOLE, **TRACKERS}).trackers
     assert None not in (trackers.tensorboard, trackers.trackio, trackers.wandb)
 

@@ -141,7 +141,7 @@ class _Opening:
         if self.remembered is not None:
             self.remembered.forget()
         if self.visits:
-            gc.collect()  # an engine and its parts know each other
+            gc.collect()
 
     def open(self, name: str) -> None:
         teacher = self.how.teachers[name]
@@ -184,7 +184,6 @@ class _Opening:
     def _visit(self, name: str, teacher: ModelTeacher | RunTeacher) -> Visit:
         @asynccontextmanager
         async def visiting() -> AsyncGenerator[Teacher]:
-            gc.collect()  # the one before
             model = self._load(teacher)
             if (now := _weights(model)) != self.weights[name]:
                 raise ModelError(
@@ -220,6 +219,8 @@ class _Opening:
         )
 
     def _load(self, teacher: ModelTeacher | RunTeacher) -> LoadedModel:
+        if self.how.resident == "one":
+            gc.collect()  # the one before: a model and its parts know each other
         device, dtype = self.config.model.device, self._dtype
         if isinstance(teacher, RunTeacher):
             return open_run(teacher.path, device=device, dtype=dtype)

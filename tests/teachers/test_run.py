@@ -183,18 +183,6 @@ def test_a_teacher_that_is_the_policy_leaves_every_weight_as_it_was(recipe: Path
     assert figures(run, "grad_norm")[0] == pytest.approx(0, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    "teachers",
-    [
-        ["distill.teachers.later.kind=hindsight"],
-        ["distill.teachers={a: {path: x}, b: {path: y}}", "distill.key=e"],
-    ],
-)
-def test_the_whole_law_needs_one_teacher_in_this_process(recipe: Path, teachers: list[str]) -> None:
-    with pytest.raises(RecipeError, match="takes the whole law of one teacher in this process"):
-        tp.load_recipe(recipe, [*teachers, "distill.loss={kind: reverse_kl}"])
-
-
 def test_a_run_goes_on_with_the_teacher_it_began_with(recipe: Path, tmp_path: Path) -> None:
     folder = save_tiny_model(tmp_path / "teacher", seed=1)
     options = [f"distill.teachers.big.path={folder}", "training.steps=1", "evaluation=null"]

@@ -16,9 +16,9 @@ from turnpoint.teachers.shares import Credited, balanced, share_weights
 from turnpoint.teachers.teaching import Teaching
 from turnpoint.types import TeacherTargets, Verdict
 
-NAMES = ("sums", "signs", "chat")
+NAMES: tuple[str, ...] = ("sums", "signs", "chat")
 ROUTING = Routing(names=NAMES, key="expert")
-THIRDS = dict.fromkeys(NAMES, 1 / 3)
+THIRDS: dict[str, float] = {name: 1 / 3 for name in NAMES}  # noqa: C420
 
 
 def test_the_weights_by_hand() -> None:

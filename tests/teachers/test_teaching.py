@@ -15,7 +15,7 @@ from turnpoint.errors import DataError
 from turnpoint.teachers.metrics import teacher_metrics
 from turnpoint.teachers.routing import Routing
 from turnpoint.teachers.teaching import Teaching
-from turnpoint.types import Group, Task, TeacherTargets, Verdict
+from turnpoint.types import Group, Json, Task, TeacherTargets, Verdict
 
 TWO = Routing(names=("sums", "signs"), key="expert")
 
@@ -94,6 +94,18 @@ def test_a_problem_without_a_teacher_is_refused_for_the_whole_dataset(
 ) -> None:
     with pytest.raises(DataError, match=message):
         TWO.check([task(expert) for expert in experts])
+
+
+def test_a_name_inside_of_a_column() -> None:
+    inner = Routing(names=("2", "3"), key="entry.num_terms")
+    told = [replace(TASK, metadata={"entry": {"num_terms": n}}) for n in (2, 3)]
+    inner.check(told)
+    assert [inner.of(it) for it in told] == ["2", "3"]
+    assert inner.of(replace(TASK, metadata={"entry.num_terms": 3})) == "3", "a column of that very name"
+    nothing: list[dict[str, Json]] = [{"entry": 3}, {"entry": {}}, {"entry": {"num_terms": None}}, {}]
+    for metadata in nothing:
+        with pytest.raises(DataError, match=r"1 of 1 problems have no column 'entry\.num_terms'"):
+            inner.check([replace(TASK, metadata=metadata)])
 
 
 def test_what_can_be_taught() -> None:

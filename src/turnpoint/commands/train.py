@@ -119,12 +119,8 @@ class _Training:
         )
         if branches is not None and branches.gate is not None:
             branches.gate.observe(figures[AGREEMENT] for figures in history if AGREEMENT in figures)
-        trainer = make_trainer(config, self.session.policy, teachers=opened.decoders if opened else None)
         averages = opened.averages if opened else Averages({})
-        if start.state is not None:
-            trainer.load_state_dict(start.state)
-            publish(trainer, self.session.policy.engine, version=start.position.step)
-            averages.load_state_dict(start.teachers)
+        trainer = self._trainer(start, opened, averages)
         evaluations = _Evaluations(
             session=self.session,
             folder=self.folder,
@@ -148,11 +144,7 @@ class _Training:
                 way_on=f"; to go on: turnpoint train {self.folder.path}",
             ) as saving,
         ):
-
-            def learned(done: int) -> None:
-                averages.follow(trainer.state_dict())
-                saving.count(done)
-
+            learned = partial(_learned, averages, trainer, saving)
             loop = self._loop(stream, trainer, towards, branches, opened, recorder, learned)
             for index in range(start.position.step, config.training.steps):
                 if how and _due(how.every, index):
@@ -162,6 +154,16 @@ class _Training:
                     saving.save()
         await evaluations.at(config.training.steps, "after training")
         return self._result(history, evaluations.by_step)
+
+    def _trainer(self, start: Start, opened: Opened | None, averages: Averages) -> Trainer:
+        """Returns the trainer, with what goes on from `start` where it was: weights, engine, averages."""
+        config, policy = self.session.config, self.session.policy
+        trainer = make_trainer(config, policy, teachers=opened.decoders if opened else None)
+        if start.state is not None:
+            trainer.load_state_dict(start.state)
+            publish(trainer, policy.engine, version=start.position.step)
+            averages.load_state_dict(start.teachers)
+        return trainer
 
     def _stream(self, tasks: Sequence[Task], start: Start) -> TaskStream:
         size, seed = self.session.config.rollout.prompts_per_step, self.session.config.seed
@@ -296,6 +298,11 @@ class _Evaluations:
         # The engine has cached these prompts, and what is cached is rounded as it was computed: a run that
         # goes on from here without evaluating must find the same engine, an empty one.
         publish(self.trainer, self.session.policy.engine, version=step)
+
+
+def _learned(averages: Averages, trainer: Trainer, saving: Saving, done: int) -> None:
+    averages.follow(trainer.state_dict())
+    saving.count(done)
 
 
 def _fingerprints(problems: Problems, train: Dataset, held_out: Dataset) -> dict[str, Fingerprint]:

@@ -165,8 +165,8 @@ class DistillConfig(Recipe):
     teachers: Annotated[dict[Name, TeacherConfig], Field(min_length=1)]
     """By name."""
     key: Name | None = None
-    """The column that names a problem's teacher; null: there is one for all, parts of a mixture not
-    counted."""
+    """The column that names a problem's teacher, with dots for what is inside of one (entry.num_terms);
+    null: there is one for all, parts of a mixture not counted."""
     coef: Annotated[PositiveFloat, Field(le=1e6)] = 1.0
     """Advantage for each nat."""
     task: bool = True

@@ -93,7 +93,7 @@ class Lane:
             self._fail(ticket, EngineError(f"request {ticket.request.id!r}: the engine was closed"))
         if self._pump is not None and not self._pump.done():
             await asyncio.wait([self._pump])
-        self._thread.shutdown(wait=False)
+        self._thread.shutdown()  # it does nothing any more, but for a moment it still knows the worker
         self._worker.close()
 
     def _remove(self, ticket: Ticket) -> bool:

@@ -59,8 +59,7 @@ class Teaching:
             asked = [index for index, group in enumerate(groups) if name in self._heard(group)]
             if not asked:
                 continue
-            async with visit() as teacher:
-                found = await _words(teacher, [groups[index] for index in asked], progress)
+            found = await _turn(visit, [groups[index] for index in asked], progress)
             for index, word in zip(asked, found, strict=True):
                 said[index][name] = word
         self.rest()
@@ -112,6 +111,12 @@ class Teaching:
 
 def _present(teacher: Teacher) -> Visit:
     return lambda: nullcontext(teacher)
+
+
+async def _turn(visit: Visit, groups: Sequence[Group], progress: Callable[[int, int], None]) -> list[Word]:
+    """Returns what a teacher says; whoever is there only for its turn is known to nobody afterwards."""
+    async with visit() as teacher:
+        return await _words(teacher, groups, progress)
 
 
 async def _words(
