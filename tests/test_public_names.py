@@ -44,8 +44,8 @@ FIXED = {
     "turnpoint.drafting": {
         "overlap": "*, target_logits, draft_logits",
         "tv_loss": "*, target_logits, draft_logits",
-        "end_to_end_tv_loss": "alphas",
-        "pathwise_tv_loss": "*, alphas, accept_ratios",
+        "end_to_end_tv_loss": "alphas, *, mask=None",
+        "pathwise_tv_loss": "*, alphas, accept_ratios, mask=None",
         "accept_length": "*, target_logprobs, draft_logprobs",
     },
     "turnpoint.engine": {

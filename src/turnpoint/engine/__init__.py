@@ -11,10 +11,17 @@ from turnpoint._lazy import lazy
 if TYPE_CHECKING:
     from turnpoint.engine.engine import TorchEngine as TorchEngine
     from turnpoint.engine.stats import EngineStats as EngineStats
+    from turnpoint.engine.verification import verify_chain as verify_chain
     from turnpoint.engine.weights import weights_checksum as weights_checksum
 
-__all__ = ["EngineStats", "TorchEngine", "weights_checksum"]
+__all__ = ["EngineStats", "TorchEngine", "verify_chain", "weights_checksum"]
 
 __getattr__, __dir__ = lazy(
-    __name__, {"EngineStats": "stats", "TorchEngine": "engine", "weights_checksum": "weights"}
+    __name__,
+    {
+        "EngineStats": "stats",
+        "TorchEngine": "engine",
+        "verify_chain": "verification",
+        "weights_checksum": "weights",
+    },
 )

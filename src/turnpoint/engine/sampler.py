@@ -89,7 +89,7 @@ def draw(*, probs: Float[Tensor, "n V"], uniforms: Float[Tensor, " n"]) -> Int[T
     sums = torch.cat([blocks, probs[:, whole:].sum(-1, keepdim=True)], dim=1).double()
     require_finite(sums.sum(-1))
     block, rest = _find(sums, uniforms)
-    index = block.unsqueeze(1) * _BLOCK + torch.arange(_BLOCK, device=probs.device)
+    index = block.unsqueeze(1) * _BLOCK + torch.arange(min(_BLOCK, vocab), device=probs.device)
     inside = probs.gather(1, index.clamp(max=vocab - 1)).double() * (index < vocab)
     offset, _ = _find(inside, rest)
     return block * _BLOCK + offset
