@@ -13,9 +13,11 @@ from tests.adapters import adapted, trained_tensors
 from tests.runs import state_bytes
 from tests.teachers.test_run import figures
 from tests.tiny import save_tiny_model, tiny_decoder
+from turnpoint.engine import runner
 from turnpoint.errors import ModelError, RunFolderError
 from turnpoint.models.attention import CausalLayout
 from turnpoint.models.decoder import Decoder
+from turnpoint.models.packed import packed
 from turnpoint.models.twin import own_weights, twin
 from turnpoint.training.average import Average, Averages
 from turnpoint.training.checkpoint import Checkpoint, load_checkpoint, load_latest, save_checkpoint
@@ -136,7 +138,16 @@ def test_a_run_with_its_start_and_its_average_goes_on_bit_for_bit(
     assert all(name.startswith("slow/") for name in found[1].teachers), "the start is read from its files"
 
 
-def test_a_start_whose_weights_changed_is_refused(recipe: Path, tmp_path: Path) -> None:
+def test_a_start_whose_weights_changed_is_refused_and_no_layer_was_packed_for_it(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packs: list[Decoder] = []
+
+    def noted(decoder: Decoder) -> Decoder:
+        packs.append(decoder)
+        return packed(decoder)
+
+    monkeypatch.setattr(runner, "packed", noted)
     folder = save_tiny_model(tmp_path / "own", seed=3)
     options = [
         f"model.path={folder}",
@@ -145,6 +156,7 @@ def test_a_start_whose_weights_changed_is_refused(recipe: Path, tmp_path: Path) 
         "evaluation=null",
     ]
     run = tp.train(tp.load_recipe(recipe, options)).folder
+    assert len({id(decoder.model) for decoder in packs}) == 1, "a packed start would be all weights once more"
     save_tiny_model(folder, seed=4)
     with pytest.raises(ModelError, match=r"does not hold the weights that .* began with"):
         tp.resume(run, ["training.steps=2"])
