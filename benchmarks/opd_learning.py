@@ -13,15 +13,18 @@ updates a step. One JSON line is printed of the teacher, and per arm and seed on
     opd_full   the whole law of the teacher: KL(policy || teacher) at each prefix, over all tokens
     opd_topk   the same, exact on the policy's 4 likeliest tokens and sampled outside
     opd_later  the same as opd with each token answering for what follows it, too (discount 0.9)
+    opd_value  the value of a top-k reverse KL as advantage, as Miles has it: does not distil
     task_opd   16 x 4, rewards and teacher
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.common import emit
+from benchmarks.organism import topk_value
 from benchmarks.organism.arms import ARMS as OBJECTIVES
 from benchmarks.organism.arms import Arm
 from benchmarks.organism.bed import DEFAULT
@@ -39,14 +42,16 @@ def arms() -> Mapping[str, Arm]:
         others = {"distill": {"teachers": teachers, "task": False, **how}, "rollout": few}
         return Arm(loss=ReinforceLoss(kind="reinforce"), advantage=GroupAdvantageConfig(), others=others)
 
+    opd = taught()
     both = {"distill": {"teachers": teachers, "coef": 0.2}, "rollout": few}
     return {
         "grpo": OBJECTIVES["grpo"],
-        "opd": taught(),
+        "opd": opd,
         "opd_clip": taught(loss={"clip": 2.0}),
         "opd_full": taught(loss={"kind": "reverse_kl"}),
         "opd_topk": taught(loss={"kind": "reverse_kl_topk_hybrid", "k": 4}),
         "opd_later": taught(loss={"discount": 0.9}),
+        "opd_value": replace(opd, train=topk_value.train),
         "task_opd": Arm(loss=PpoClipLoss(), advantage=GroupAdvantageConfig(), others=both),
     }
 

@@ -6,11 +6,11 @@ clipping, where the algorithms differ, has nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnpoint.config import RunConfig, parse_recipe
+from turnpoint import RunConfig, TrainResult, parse_recipe, train
 from turnpoint.config.learning import (
     AdvantageConfig,
     CispoLoss,
@@ -36,6 +36,8 @@ class Arm:
     refill: RefillConfig | None = None
     others: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Keys of other sections, for example {"optimizer": {"learning_rate": 3e-4}}."""
+    train: Callable[[RunConfig], TrainResult] = train
+    """What trains it; another than turnpoint's own for what turnpoint refuses."""
 
 
 ARMS: Mapping[str, Arm] = {

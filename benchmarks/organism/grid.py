@@ -73,7 +73,6 @@ def run_one(
     name: str, arm: Arm, settings: OrganismSettings, seed: int, *, steps: int, every: int
 ) -> dict[str, Any]:
     """Trains one arm with one seed and returns its line."""
-    import turnpoint as tp
     from benchmarks.common import facts
 
     recipe = arm_recipe(make_organism(settings).recipe, arm, seed=seed, steps=steps, every=every)
@@ -83,7 +82,7 @@ def run_one(
         Path(os.devnull).open("w") as nowhere,
         contextlib.redirect_stdout(nowhere),
     ):
-        run = tp.train(recipe.model_copy(update={"output_dir": Path(folder)}))
+        run = arm.train(recipe.model_copy(update={"output_dir": Path(folder)}))
         seconds = time.process_time() - processor
         curve = read_curve(run.folder, share=seconds / (time.perf_counter() - began))
     return {

@@ -18,6 +18,7 @@ from turnpoint.config import (
     MathVerifierConfig,
     ModelConfig,
     NewAdapter,
+    NoVerifierConfig,
     PromptConfig,
     ReasoningGymTasks,
     ReasoningGymVerifierConfig,
@@ -35,7 +36,7 @@ from turnpoint.reports.text import plural
 from turnpoint.rollout.concurrency import all_of
 from turnpoint.tasks import Dataset, check_lengths, holdout, load_tasks, split_examples
 from turnpoint.types import Task
-from turnpoint.verifiers import FunctionVerifier, MathVerifier, ReasoningGymVerifier
+from turnpoint.verifiers import FunctionVerifier, MathVerifier, ReasoningGymVerifier, Unjudged
 
 _GOLD_AT_ONCE = 64  # self-checks in flight
 _SMALL_MODEL = 10**9  # weights, up to which several processes sample faster than one with several threads
@@ -176,7 +177,7 @@ def make_renderer(
             )
 
 
-ClosableVerifier: TypeAlias = MathVerifier | FunctionVerifier | ReasoningGymVerifier
+ClosableVerifier: TypeAlias = MathVerifier | FunctionVerifier | ReasoningGymVerifier | Unjudged
 
 
 @contextmanager
@@ -192,6 +193,8 @@ def _verifier(config: RunConfig) -> ClosableVerifier:
             return MathVerifier(timeout=math.timeout, workers=math.workers)
         case FunctionVerifierConfig() as function:
             return FunctionVerifier(function.path)
+        case NoVerifierConfig():
+            return Unjudged()
         case ReasoningGymVerifierConfig():
             if not isinstance(config.tasks, ReasoningGymTasks):
                 raise RecipeError(f"verifier.kind = reasoning_gym cannot score {config.tasks.kind} tasks")

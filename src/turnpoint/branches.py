@@ -28,6 +28,7 @@ from turnpoint.errors import ModelError, RecipeError
 from turnpoint.models.renderer import ChatRenderer
 from turnpoint.protocols import BranchRule
 from turnpoint.rollout.branched import Branching
+from turnpoint.teachers.remembered import RememberedRule, RememberedScores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +39,10 @@ class Branches:
     gate: Gate | None
 
 
-def make_branches(config: RunConfig, policy: Policy) -> Branches | None:
-    """Returns how groups of `config` fork; None when they do not.
+def make_branches(
+    config: RunConfig, policy: Policy, *, remembered: RememberedScores | None = None
+) -> Branches | None:
+    """Returns how groups of `config` fork; None when they do not. What the rule asks is `remembered`.
 
     Raises ModelError when reflections are asked of a model without a chat template, and RecipeError when its
     context has no room for them.
@@ -48,9 +51,10 @@ def make_branches(config: RunConfig, policy: Policy) -> Branches | None:
     if shape is None:
         return None
     gate = _gate(shape)
+    rule = _rule(config, shape, policy, gate)
     return Branches(
         branching=Branching(
-            rule=_rule(config, shape, policy, gate),
+            rule=rule if remembered is None else RememberedRule(rule=rule, scores=remembered),
             roots=shape.roots,
             continuations=shape.continuations,
             deterministic=shape.deterministic,

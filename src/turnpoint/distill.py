@@ -49,6 +49,7 @@ from turnpoint.teachers.audit import (
 from turnpoint.teachers.kinds import TokenKinds
 from turnpoint.teachers.mixture import Mixture
 from turnpoint.teachers.probe import Probe
+from turnpoint.teachers.remembered import RememberedScores
 from turnpoint.teachers.routing import Routing
 from turnpoint.teachers.scoring import ScoringTeacher, Told
 from turnpoint.teachers.server_engine import ServerEngine
@@ -70,6 +71,7 @@ class Opened:
     memory: tuple[TeacherMemory, ...]  # of those in this process
     same: tuple[str, ...]  # those with the weights that the policy starts with
     notes: tuple[str, ...]
+    remembered: RememberedScores | None  # what a branch rule asks, for a teacher to read
     rows: Callable[[Group], str]  # whose whole law is asked of a group; empty where none is
 
     def equals(self) -> dict[str, Teacher]:
@@ -98,6 +100,8 @@ async def open_teachers(
     """
     routing = Routing(names=how.chosen, key=how.key)
     routing.check(tasks)
+    hindsight = any(isinstance(teacher, HindsightTeacher) for teacher in how.teachers.values())
+    shared = hindsight and config.rollout.branching is not None
     opening = _Opening(
         config=config,
         how=how,
@@ -106,6 +110,7 @@ async def open_teachers(
         task=tasks[0],
         longest=longest,
         ask=ask,
+        remembered=RememberedScores(engine=policy.engine) if shared else None,
     )
     for name in how.teachers:
         await opening.open(name)
@@ -129,6 +134,7 @@ async def open_teachers(
         memory=tuple(opening.memory),
         same=tuple(opening.same),
         notes=tuple(opening.notes),
+        remembered=opening.remembered,
         rows=together if isinstance(how.loss, SampledLoss) else lambda group: routing.of(group.task),
     )
 
@@ -142,6 +148,7 @@ class _Opening:
     task: Task
     longest: int
     ask: Ask
+    remembered: RememberedScores | None
     teachers: dict[str, Teacher] = field(default_factory=dict[str, Teacher])
     visits: dict[str, Visit] = field(default_factory=dict[str, Visit])
     mixtures: dict[str, Mixture] = field(default_factory=dict[str, Mixture])
@@ -159,6 +166,8 @@ class _Opening:
         """Empties caches, so that a run that goes on from here rounds as one that never stopped."""
         for engine in self.engines:
             engine.forget()
+        if self.remembered is not None:
+            self.remembered.forget()
         if self.visits:
             gc.collect()
 
@@ -169,7 +178,7 @@ class _Opening:
                 await self._served(name, teacher)
             case HindsightTeacher():
                 told = told_of(teacher, self.policy.renderer)
-                self.teachers[name] = self._scoring(name, self.policy.engine, told)
+                self.teachers[name] = self._scoring(name, self.remembered or self.policy.engine, told)
             case MixtureTeacher(of=of, mean=mean):
                 self.mixtures[name] = Mixture(of=of, mean=mean, coef=self._coef(name))
             case StartTeacher() | EmaTeacher():
@@ -324,8 +333,12 @@ def told_of(teacher: HindsightTeacher, renderer: Renderer) -> Callable[[Group, i
     """Returns what gives the prompt under which the policy judges its own rollout."""
 
     def told(group: Group, member: int) -> TokenIds | None:
+        who = group.members[member]
+        if teacher.source == "branch":
+            seen = who.insight
+            heard = seen is not None and seen.hindsight and not seen.set_aside
+            return _under(group, seen.hindsight) if seen is not None and heard else None
         if teacher.source == "feedback":
-            who = group.members[member]
             outcome = texts.outcome(who.verdict, who.finish, most=teacher.feedback_characters)
             return _under(group, texts.hindsight(outcome))
         solved = [it.text for index, it in enumerate(group.members) if index != member and it.verdict.passed]

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from tests.diagnosis.subjects import silent
-from turnpoint.config import FunctionVerifierConfig, MathVerifierConfig
+from turnpoint.config import FunctionVerifierConfig, MathVerifierConfig, NoVerifierConfig
 from turnpoint.diagnosis import Check, Status
 from turnpoint.diagnosis.judging import check_gold_answers, check_wrong_answers
 from turnpoint.tasks import Dataset
 from turnpoint.tasks.dataset import ReadReport
 from turnpoint.types import Message, Task, Verdict
-from turnpoint.verifiers import MathVerifier
+from turnpoint.verifiers import MathVerifier, Unjudged
 
 
 def dataset(*answers: str, name: str = "rows") -> Dataset:
@@ -160,3 +160,14 @@ def test_equal_answers_cannot_be_told_apart() -> None:
 def test_other_verifiers_check_wrong_answers_themselves() -> None:
     found = asyncio.run(check_wrong_answers(dataset("1").tasks, Function("same"), MathVerifierConfig()))
     assert found.status is Status.OK
+
+
+def test_without_a_judge_nothing_is_asked() -> None:
+    part, nobody = dataset("1"), Unjudged()
+    usable, found = asyncio.run(check_gold_answers([part], nobody, NoVerifierConfig(kind="none"), silent()))
+    assert usable == [part]
+    assert found.text.endswith("nobody judges")
+    wrong = asyncio.run(check_wrong_answers(part.tasks, nobody, NoVerifierConfig(kind="none")))
+    assert wrong.text.endswith("nobody judges")
+    verdict = asyncio.run(nobody.verify(part.tasks[0], "anything"))
+    assert (verdict.valid, verdict.reward) == (True, 0.0)

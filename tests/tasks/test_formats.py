@@ -157,7 +157,7 @@ def test_unusable_answers_have_a_reason(value: Any, reason: str) -> None:
         (["hi"], "a message of prompt is a str, not a mapping with role and content"),
         ([{"role": "robot", "content": "hi"}], "a message of prompt has a role other than"),
         ([{"role": "user"}], "a message of prompt has content that is a NoneType, not text"),
-        ([{"role": "user", "content": " "}], "prompt is empty"),
+        ([{"role": "user", "content": " "}], "a message of prompt is empty"),
         ([{"role": "assistant", "content": "hi"}], "the last message of prompt is not from the user"),
         ("half \udc00", "prompt holds half a surrogate pair"),
     ],

@@ -115,9 +115,7 @@ class _Training:
         self.session.terminal.plan(self._plan(problems, tasks, lengths, notes, len(held_out.tasks), opened))
         self.trackers.start()
         towards = make_reference(config, self.session.policy)  # of the model as it was before training
-        branches = make_branches(config, self.session.policy)
-        if branches is not None and branches.gate is not None:
-            branches.gate.observe(figures[AGREEMENT] for figures in history if AGREEMENT in figures)
+        branches = self._branches(opened, history)
         averages = opened.averages if opened else Averages({})
         trainer = self._trainer(start, opened, averages)
         evaluations = _Evaluations(
@@ -163,6 +161,14 @@ class _Training:
             publish(trainer, policy.engine, version=start.position.step)
             averages.load_state_dict(start.teachers)
         return trainer
+
+    def _branches(self, opened: Opened | None, history: Sequence[Mapping[str, float]]) -> Branches | None:
+        """Returns how groups fork, the gate of reflections as the steps of `history` left it."""
+        remembered = opened.remembered if opened else None
+        branches = make_branches(self.session.config, self.session.policy, remembered=remembered)
+        if branches is not None and branches.gate is not None:
+            branches.gate.observe(figures[AGREEMENT] for figures in history if AGREEMENT in figures)
+        return branches
 
     def _stream(self, tasks: Sequence[Task], start: Start) -> TaskStream:
         size, seed = self.session.config.rollout.prompts_per_step, self.session.config.seed
@@ -283,6 +289,7 @@ class _Training:
                 mismatch_tolerance=training.mismatch_tolerance,
                 updates=config.updates_per_step,
                 beside=_beside_rewards(config),
+                rewards_teach=not config.taught_only,
             ),
             learned=learned,
         )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from turnpoint.config.asking import MathVerifierConfig as MathVerifierConfig
     from turnpoint.config.asking import ModelConfig as ModelConfig
     from turnpoint.config.asking import NewAdapter as NewAdapter
+    from turnpoint.config.asking import NoVerifierConfig as NoVerifierConfig
     from turnpoint.config.asking import ParquetTasks as ParquetTasks
     from turnpoint.config.asking import PromptConfig as PromptConfig
     from turnpoint.config.asking import ReasoningGymTasks as ReasoningGymTasks
@@ -133,6 +134,7 @@ __all__ = [
     "ModelReference",
     "ModelTeacher",
     "NewAdapter",
+    "NoVerifierConfig",
     "OptimizerConfig",
     "OverlongConfig",
     "OverlongMask",
@@ -221,6 +223,7 @@ __getattr__, __dir__ = lazy(
         "KlConfig": "learning",
         "LossConfig": "learning",
         "MathVerifierConfig": "asking",
+        "NoVerifierConfig": "asking",
         "ModelConfig": "asking",
         "ModelReference": "learning",
         "NewAdapter": "asking",

@@ -47,7 +47,7 @@ class ModelConfig(Recipe):
     """LoRA; null: all weights are trained."""
 
 
-RowFormat: TypeAlias = Literal["auto", "plain", "gsm8k", "math", "deepmath", "dapo"]
+RowFormat: TypeAlias = Literal["auto", "plain", "gsm8k", "math", "deepmath", "dapo", "turns"]
 
 
 class JsonlTasks(Recipe):
@@ -56,7 +56,8 @@ class JsonlTasks(Recipe):
     kind: Literal["jsonl"]
     path: FilePath
     format: RowFormat = "auto"
-    """How a row holds question and answer; auto: recognised by its columns."""
+    """How a row holds question and answer; auto: recognised by its columns. turns: conversations, of which
+    each turn of the assistant is a problem."""
     limit: PositiveInt | None = None
     """At most so many tasks, from the front."""
 
@@ -67,7 +68,8 @@ class ParquetTasks(Recipe):
     kind: Literal["parquet"]
     path: FilePath
     format: RowFormat = "auto"
-    """How a row holds question and answer; auto: recognised by its columns."""
+    """How a row holds question and answer; auto: recognised by its columns. turns: conversations, of which
+    each turn of the assistant is a problem."""
     limit: PositiveInt | None = None
     """At most so many tasks, from the front."""
 
@@ -80,7 +82,8 @@ class HubTasks(Recipe):
     subset: str | None = None
     split: str = "train"
     format: RowFormat = "auto"
-    """How a row holds question and answer; auto: recognised by its columns."""
+    """How a row holds question and answer; auto: recognised by its columns. turns: conversations, of which
+    each turn of the assistant is a problem."""
     limit: PositiveInt | None = None
     """At most so many tasks, from the front."""
 
@@ -162,9 +165,16 @@ class FunctionVerifierConfig(Recipe):
     """`file.py:function` or `package.module:function`."""
 
 
+class NoVerifierConfig(Recipe):
+    """Nobody judges: for problems without gold answers, where a teacher alone teaches (distill.task)."""
+
+    kind: Literal["none"]
+
+
 VerifierConfig: TypeAlias = Annotated[
     Annotated[MathVerifierConfig, Tag("math")]
     | Annotated[ReasoningGymVerifierConfig, Tag("reasoning_gym")]
-    | Annotated[FunctionVerifierConfig, Tag("function")],
+    | Annotated[FunctionVerifierConfig, Tag("function")]
+    | Annotated[NoVerifierConfig, Tag("none")],
     Discriminator(kind_or("math")),
 ]

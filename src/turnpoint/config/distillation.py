@@ -44,9 +44,10 @@ class HindsightTeacher(TeacherBase):
     """The policy itself, told how the rollout turned out, or a rollout that earned its reward."""
 
     kind: Literal["hindsight"]
-    source: Literal["feedback", "sibling"] = "feedback"
+    source: Literal["feedback", "sibling", "branch"] = "feedback"
     """feedback: the verifier's record. sibling: the first other rollout of the group that earned its reward;
-    where there is none, nothing is said."""
+    where there is none, nothing is said. branch: what rollout.branching.rule told the policy of a root,
+    record and reflection, in the same pass; of forks, and where the rule set it aside, nothing is said."""
     feedback_characters: PositiveInt = 2000
     """Feedback beyond is cut off."""
 
@@ -167,6 +168,11 @@ class DistillConfig(Recipe):
     resident: Literal["all", "one"] = "all"
     """Which other models are in memory. one: each is read from its files in every step when its turn to speak
     comes, and let go of afterwards."""
+
+    @property
+    def needs_verdicts(self) -> bool:
+        """Whether a teacher is told how a rollout turned out."""
+        return any(teacher.kind == "hindsight" for teacher in self.teachers.values())
 
     @property
     def parts(self) -> Set[str]:

@@ -19,6 +19,7 @@ from turnpoint.config.asking import (
 from turnpoint.config.base import FilePath, NonNegativeInt, PositiveFloat, PositiveInt, Recipe
 from turnpoint.config.branching import HindsightRuleConfig
 from turnpoint.config.distillation import DistillConfig
+from turnpoint.config.judge_fits import judge_fits
 from turnpoint.config.learning import (
     AdvantageConfig,
     CorrectionConfig,
@@ -108,10 +109,6 @@ class RunConfig(Recipe):
                 f"rollout.prompts_per_step x rollout.samples_per_prompt = {rollouts} rollouts in one step, "
                 f"which are all alive at once; at most {MOST_ROLLOUTS}"
             )
-        if self.verifier.kind == "reasoning_gym" and self.tasks.kind != "reasoning_gym":
-            raise ValueError(
-                f"verifier.kind = reasoning_gym scores only reasoning_gym tasks, not {self.tasks.kind}"
-            )
         updates = self.training.steps * self.updates_per_step
         if self.optimizer.warmup_steps >= updates:
             raise ValueError(
@@ -129,6 +126,7 @@ class RunConfig(Recipe):
         self._reference_fits()
         self._teachers_fit()
         self._servers_fit()
+        self._judge_fits()
         return self
 
     def _branching_fits(self) -> None:
@@ -179,7 +177,9 @@ class RunConfig(Recipe):
         how = self.distill
         if how is None:
             return
-        teachers_fit(how, aggregation=self.loss.aggregation)
+        shape = self.rollout.branching
+        told = shape is not None and isinstance(shape.rule, HindsightRuleConfig)
+        teachers_fit(how, aggregation=self.loss.aggregation, told=told)
         if self.taught_only and self.rollout.refill is not None:
             raise ValueError(
                 "rollout.refill replaces groups whose rewards are equal, and with distill.task = false "
@@ -191,6 +191,19 @@ class RunConfig(Recipe):
             if isinstance(teacher, ServerTeacher):
                 chat = self.prompt.kind == "chat"
                 check_server(name, teacher, temperature=self.sampling.temperature, chat=chat)
+
+    def _judge_fits(self) -> None:
+        hindsight = self.distill is not None and self.distill.needs_verdicts
+        judge_fits(
+            self.verifier,
+            self.tasks,
+            taught_only=self.taught_only,
+            needed_by={
+                "evaluation": self.evaluation is not None,
+                "rollout.branching": self.rollout.branching is not None,
+                "distill.teachers of kind hindsight": hindsight,
+            },
+        )
 
     def _reference_fits(self) -> None:
         if self.kl is not None and self.kl.reference.kind == "base" and self.model.adapter is None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 
-from turnpoint.config.distillation import DistillConfig, MixtureTeacher
+from turnpoint.config.distillation import DistillConfig, HindsightTeacher, MixtureTeacher
 
 _CLOSE = 1e-6  # of sums that should be 1
 _WHOLE_LAW = "; take loss.kind = sampled"
 
 
-def teachers_fit(how: DistillConfig, *, aggregation: str) -> None:
+def teachers_fit(how: DistillConfig, *, aggregation: str, told: bool) -> None:
     """Raises ValueError in one line, with the way out, unless all of `how` can be meant.
 
-    `aggregation` is that of the policy loss, by which the teachers' words are averaged, too.
+    `aggregation` is that of the policy loss, by which the teachers' words are averaged, too; `told`: whether
+    a branch rule tells the policy how a root turned out.
     """
     _mixtures(how)
     if how.key is None and len(how.chosen) != 1:
@@ -22,6 +23,7 @@ def teachers_fit(how: DistillConfig, *, aggregation: str) -> None:
             f"which column of a problem names its teacher"
         )
     _something_else_teaches(how)
+    _hindsight(how, told)
     _shares(how, aggregation)
     _whole_law(how)
 
@@ -62,6 +64,15 @@ def _something_else_teaches(how: DistillConfig) -> None:
             f"distill.task = false with teachers of kind {' and '.join(sorted(kinds))} alone: the policy "
             f"begins where they are and nothing ever moves it; let the task teach, too, or add a model"
         )
+
+
+def _hindsight(how: DistillConfig, told: bool) -> None:
+    for name, teacher in how.teachers.items():
+        if isinstance(teacher, HindsightTeacher) and teacher.source == "branch" and not told:
+            raise ValueError(
+                f"distill.teachers.{name}.source = branch is what rollout.branching.rule = hindsight tells "
+                f"the policy, and there is no such rule; take source = feedback or sibling"
+            )
 
 
 def _shares(how: DistillConfig, aggregation: str) -> None:

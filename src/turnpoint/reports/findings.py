@@ -33,6 +33,7 @@ class FindingLimits:
     mismatch_tolerance: float  # nats per token
     updates: int = 1  # per batch of rollouts
     beside: tuple[str, ...] = ()  # what teaches beside rewards, in words
+    rewards_teach: bool = True
 
 
 def step_findings(
@@ -50,7 +51,7 @@ def _step_findings(
     groups: Sequence[Group], metrics: Metrics, limits: FindingLimits, first: bool
 ) -> Iterator[Finding]:
     for found in (
-        signal(groups, beside=limits.beside),
+        signal(groups, beside=limits.beside) if limits.rewards_teach else None,
         truncation(groups, max_new_tokens=limits.max_new_tokens),
         invalid(groups),
         set_aside(groups),

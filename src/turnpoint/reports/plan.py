@@ -14,6 +14,7 @@ from turnpoint.config import (
     FewShotPrompt,
     FunctionVerifierConfig,
     MathVerifierConfig,
+    NoVerifierConfig,
     OptimizerConfig,
     PromptConfig,
     ReasoningGymVerifierConfig,
@@ -165,6 +166,8 @@ def _verifier(verifier: VerifierConfig) -> str:
         case MathVerifierConfig():
             limits = f"{verifier.timeout:g} s at most, {verifier.workers} workers"
             return f"mathematical equality of the answer; {limits}"
+        case NoVerifierConfig():
+            return "none: nobody judges"
         case ReasoningGymVerifierConfig():
             return "the generator's own scorer"
         case FunctionVerifierConfig():

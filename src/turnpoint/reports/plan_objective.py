@@ -92,6 +92,8 @@ def _teacher(teacher: TeacherConfig) -> str:
     match teacher:
         case HindsightTeacher(source="feedback"):
             return "the policy, told the record"
+        case HindsightTeacher(source="branch"):
+            return "the policy, told what the branch rule tells it"
         case HindsightTeacher():
             return "the policy, told a solution"
         case StartTeacher():

@@ -228,11 +228,19 @@ def _messages(columns: Columns, name: str) -> tuple[Message, ...]:
         return (Message(role="user", content=whole_text(value, name)),)
     if not isinstance(value, list):
         raise InvalidRow(f"{name} is {_kind(value)}, neither text nor a list of messages")
+    return read_messages(columns, name)
+
+
+def read_messages(columns: Columns, name: str, *, last: str = "user") -> tuple[Message, ...]:
+    """Returns the list of messages in column `name`, the last one of role `last`; raises InvalidRow."""
+    value = _value(columns, name)
+    if not isinstance(value, list):
+        raise InvalidRow(f"{name} is {_kind(value)}, not a list of messages")
     messages = tuple(_message(message, name) for message in cast("list[object]", value))
     if not messages:
         raise InvalidRow(f"{name} is empty")
-    if messages[-1].role != "user":
-        raise InvalidRow(f"the last message of {name} is not from the user")
+    if messages[-1].role != last:
+        raise InvalidRow(f"the last message of {name} is not from the {last}")
     return messages
 
 
@@ -245,7 +253,7 @@ def _message(value: object, name: str) -> Message:
         raise InvalidRow(f"a message of {name} has a role other than system, user, assistant")
     if not isinstance(content, str):
         raise InvalidRow(f"a message of {name} has content that is {_kind(content)}, not text")
-    return Message(role=role, content=whole_text(content, name))
+    return Message(role=role, content=whole_text(content, f"a message of {name}"))
 
 
 def whole_text(text: str, name: str) -> str:

@@ -12,6 +12,8 @@ from turnpoint.tasks.dataset import Dataset
 from turnpoint.tasks.formats import FORMATS, recognise
 from turnpoint.tasks.generator import generator_rows
 from turnpoint.tasks.rows import Row, hub_rows, jsonl_rows, parquet_rows
+from turnpoint.tasks.turns import NAME as TURNS
+from turnpoint.tasks.turns import cut_rows, read_turn
 
 _RECOGNISED_BY = 100  # rows that `format: auto` looks at
 
@@ -44,6 +46,10 @@ def load_tasks(
 def _read(
     rows: Iterator[Row], *, name: str, source: str, format: str, limit: int | None, solution: str | None
 ) -> Dataset:
+    if format == TURNS:
+        return collect(
+            cut_rows(rows), read_turn, name=name, source=source, format=format, limit=limit, solution=solution
+        )
     first = list(islice(rows, _RECOGNISED_BY))
     if first and format == "auto":
         format = recognise((row.columns for row in first), source).name

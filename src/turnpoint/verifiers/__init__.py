@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from turnpoint.verifiers.function import FunctionVerifier as FunctionVerifier
     from turnpoint.verifiers.math.verifier import MathVerifier as MathVerifier
     from turnpoint.verifiers.reasoning_gym import ReasoningGymVerifier as ReasoningGymVerifier
+    from turnpoint.verifiers.unjudged import Unjudged as Unjudged
 
-__all__ = ["FunctionVerifier", "MathVerifier", "ReasoningGymVerifier"]
+__all__ = ["FunctionVerifier", "MathVerifier", "ReasoningGymVerifier", "Unjudged"]
 __getattr__, __dir__ = lazy(
     __name__,
     {
         "FunctionVerifier": "function",
         "MathVerifier": "math.verifier",
         "ReasoningGymVerifier": "reasoning_gym",
+        "Unjudged": "unjudged",
     },
 )
