@@ -38,7 +38,7 @@ triton: Any = _imported("triton")
 tl: Any = _imported("triton.language")
 
 _TILE = 4096  # logits at a time
-_WARPS = 8
+_LAUNCH = {"num_warps": 8, "enable_fp_fusion": True}  # what Triton does unless told; from 3.10 it does not
 _FLOOR = tl.constexpr(LOWEST_LOGPROB)
 _MINUS_INF = tl.constexpr(float("-inf"))
 _SPREAD = tl.constexpr(tl.PropagateNan.ALL)
@@ -115,14 +115,14 @@ def slope_(
         )
 
 
-def _layout(**logits: Tensor) -> dict[str, int]:
+def _layout(**logits: Tensor) -> dict[str, Any]:
     """Returns how kernels walk over rows of `logits`, which are all over one vocabulary."""
     width = next(iter(logits.values())).shape[1]
     if any(width > 1 and it.stride(1) != 1 for it in logits.values()):
         raise ValueError("logits of a row must lie side by side: call .contiguous() on them")
     strides = {f"{name}_stride": it.stride(0) for name, it in logits.items()}
     tile = min(_TILE, triton.next_power_of_2(width))
-    return {**strides, "vocabulary": width, "TILE": tile, "num_warps": _WARPS}
+    return {**strides, "vocabulary": width, "TILE": tile, **_LAUNCH}
 
 
 @triton.jit
