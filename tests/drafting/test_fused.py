@@ -17,21 +17,21 @@ ALPHAS: tuple[Statistic, ...] = ("alphas",)
 GAMMA, ANCHORS, WIDTH, VOCABULARY = 3, 11, 5, 17
 
 
-def inputs(dtype: torch.dtype = torch.float64, *, vocabulary: int = VOCABULARY) -> dict[str, Any]:
+def inputs(dtype: torch.dtype = torch.float64, *, device: str = "cpu") -> dict[str, Any]:
     draws = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=draws, dtype=torch.float64).to(dtype)
+        return torch.randn(*shape, generator=draws, dtype=torch.float64).to(dtype).to(device)
 
     rows = ANCHORS  # the last anchors have no room for all depths
     mask = torch.rand(ANCHORS, GAMMA, generator=draws).gt(0.15).long().cumprod(1).bool()
     mask &= torch.arange(ANCHORS).unsqueeze(1) + torch.arange(GAMMA) < rows
     return {
-        "head": LinearHead(normal(vocabulary, WIDTH)),
+        "head": LinearHead(normal(VOCABULARY, WIDTH)),
         "target_hidden": normal(rows, WIDTH),
         "draft_hidden": normal(GAMMA, ANCHORS, WIDTH).requires_grad_(),
-        "next_ids": torch.randint(vocabulary, (rows,), generator=draws),
-        "mask": mask,
+        "next_ids": torch.randint(VOCABULARY, (rows,), generator=draws).to(device),
+        "mask": mask.to(device),
         "denominator": 7.0,
     }
 

@@ -18,12 +18,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from turnpoint.drafting.kernels.plain import PLAIN_ROWS
+from turnpoint.drafting.kernels.choice import row_kernel
 from turnpoint.drafting.kernels.rows import RowFigures, RowKernel, RowWeights
 from turnpoint.drafting.losses import DraftLoss, RowStatistics, draft_loss
 from turnpoint.losses.chunked import LinearHead
 
-_CHUNK_BYTES = 256 << 20  # of float32 logits and what the row pass lays beside them
+_CHUNK_BYTES = 256 << 20  # of logits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +45,14 @@ def fused_linear_tv(
     loss: str = "end_to_end_tv",
     temperature: float = 1.0,
     chunk: int | None = None,
-    kernel: RowKernel = PLAIN_ROWS,
+    kernel: RowKernel | None = None,
 ) -> FusedDraft:
     """Returns sum over anchors of the chain's loss / `denominator`, and each row's acceptance.
 
     Depth i of anchor n is measured against the target's row n + i, and `next_ids[n + i]` is what the text
     goes on with there. `mask` says which depths there are; those of a chain come first. Logits of both
     are divided by `temperature`, the policy's. `chunk`: anchors at a time (default: what 256 MiB hold).
-    `kernel`: the row pass; `turnpoint.drafting.kernels.triton` has one for GPUs.
+    `kernel`: the row pass (default: what `kernels.choice` has for the device).
 
     Differentiable once, in `draft_hidden`. Masked rows may hold anything. Raises ValueError for a
     temperature or chunk that is not positive, tensors that do not fit each other, an unmasked depth beyond
@@ -77,16 +77,17 @@ def fused_linear_tv(
         mask=mask,
         denominator=denominator,
         temperature=temperature,
-        chunk=chunk or _chunk(gamma, len(head.weight)),
-        kernel=kernel,
+        chunk=chunk or default_chunk(gamma, head),
+        kernel=kernel or row_kernel(draft_hidden.device),
     )
     value, alphas = cast("tuple[Tensor, Tensor]", _Fused.apply(draft_hidden, work))
     return FusedDraft(loss=value, alphas=alphas)
 
 
-def _chunk(gamma: int, vocabulary: int) -> int:
-    beside = 4  # float32 rows that the row pass holds for one depth, and the next depth's product
-    return max(1, _CHUNK_BYTES // (4 * vocabulary * (1 + gamma + beside)))
+def default_chunk(gamma: int, head: LinearHead) -> int:
+    """Returns how many anchors fit: logits of the target, of gamma drafts, and a copy made by the head."""
+    vocabulary, number = len(head.weight), head.weight.element_size()
+    return max(1, _CHUNK_BYTES // (vocabulary * number * (1 + gamma + 1)))
 
 
 def _detached(bias: Tensor | None) -> Tensor | None:
