@@ -33,7 +33,7 @@ def make_engine(
     *,
     decode: Callable[[TokenIds], str] = decode,
     context_length: int = CONTEXT,
-    **limits: int,
+    **limits: Any,
 ) -> TorchEngine:
     return TorchEngine(
         tiny_decoder() if decoder is None else decoder,
