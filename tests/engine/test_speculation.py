@@ -11,7 +11,7 @@ import torch
 from tests.engine.bent import Bent, always
 from tests.engine.guesses import Guesses
 from tests.engine.serve import ask, asks, decode, encode, generate, law, logprobs_of, prompt
-from tests.tiny import CONTEXT, tiny_decoder
+from tests.tiny import CONTEXT, tiny_decoder, tiny_model
 from turnpoint.engine import TorchEngine
 from turnpoint.engine.depth import DepthRule, FixedDepth, GoodputDepth, Survival
 from turnpoint.engine.speculation import Speculation
@@ -136,6 +136,18 @@ def test_a_fork_reads_what_was_accepted_from_the_cache() -> None:
     assert (engine.stats - before).prefilled == 0
     exact = logprobs_of(tiny_decoder(), np.concatenate([path, fork.token_ids]), len(path))
     np.testing.assert_allclose(fork.logprobs, exact, atol=2e-4)
+
+
+def test_new_weights_drop_what_was_drafted_with_the_old_ones() -> None:
+    decoder, drafter = tiny_decoder(), Guesses(tiny_decoder())
+    engine = engine_with(drafter, decoder=decoder)
+    generate(engine, *asks(3, prompt(9), max_tokens=12))
+    assert drafter.texts
+    engine.load_weights(dict(tiny_model(seed=7).named_parameters()), 1)
+    assert not drafter.texts
+    (after,) = generate(engine, ask("new", prompt(9), max_tokens=12))
+    exact = logprobs_of(tiny_decoder(seed=7), np.concatenate([prompt(9), after.token_ids]), 9)
+    np.testing.assert_allclose(after.logprobs, exact, atol=2e-4)
 
 
 @pytest.mark.parametrize("architecture", ["gemma", "gpt2"])
