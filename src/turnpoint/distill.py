@@ -18,6 +18,7 @@ from turnpoint.config import (
     DistillConfig,
     EmaTeacher,
     HindsightTeacher,
+    HybridLoss,
     MixtureTeacher,
     ModelConfig,
     ModelTeacher,
@@ -31,7 +32,7 @@ from turnpoint.config import (
 from turnpoint.diagnosis.teacher_memory import TeacherMemory, memory_of_model, memory_of_twin
 from turnpoint.engine.engine import TorchEngine
 from turnpoint.engine.weights import weights_checksum
-from turnpoint.errors import ModelError
+from turnpoint.errors import ModelError, RecipeError
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.loading import LoadedModel
 from turnpoint.models.twin import twin
@@ -94,12 +95,13 @@ async def open_teachers(
 
     `tasks`: those that are trained on; `longest`: tokens of the longest prompt with its rollout. Call it
     before a checkpoint is loaded: the start is what the policy holds now. Raises DataError for a task
-    without a teacher, and ModelError for a teacher that cannot be opened or does not read the policy's
-    tokens as the policy does. `ask(what, look)` is called for every check of the latter; it may keep what
-    `look` says or raises.
+    without a teacher, RecipeError for a loss over more ids than there are, and ModelError for a teacher that
+    cannot be opened or does not read the policy's tokens as the policy does. `ask(what, look)` is called for
+    every check of the latter; it may keep what `look` says or raises.
     """
     routing = Routing(names=how.chosen, key=how.key)
     routing.check(tasks)
+    _check_likeliest(how, policy.model.decoder.vocab_size)
     hindsight = any(isinstance(teacher, HindsightTeacher) for teacher in how.teachers.values())
     shared = hindsight and config.rollout.branching is not None
     opening = _Opening(
@@ -137,6 +139,14 @@ async def open_teachers(
         remembered=opening.remembered,
         rows=together if isinstance(how.loss, SampledLoss) else lambda group: routing.of(group.task),
     )
+
+
+def _check_likeliest(how: DistillConfig, vocab_size: int) -> None:
+    if isinstance(how.loss, HybridLoss) and how.loss.k > vocab_size:
+        raise RecipeError(
+            f"distill.loss.k = {how.loss.k}, and the policy has {vocab_size} ids; take a smaller k, or "
+            f"distill.loss.kind = reverse_kl, which is exact on all of them"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
