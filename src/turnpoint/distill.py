@@ -109,7 +109,7 @@ async def open_teachers(
         how=how,
         policy=policy,
         examples=examples,
-        task=tasks[0],
+        task=max(tasks, key=lambda task: len(task.messages)),  # templates part behind the first turn
         longest=longest,
         ask=ask,
         remembered=RememberedScores(engine=policy.engine) if shared else None,
@@ -216,7 +216,7 @@ class _Opening:
         self.memory.append(memory_of_twin(name, decoder, cached=self._cached(), averaged=averaged))
 
     def _open_model(self, name: str, teacher: ModelTeacher | RunTeacher) -> None:
-        model = self._load(teacher)
+        model = self._load(name, teacher)
         self._audit(name, model, template=teacher.template)
         visits = self.how.resident == "one"
         self.memory.append(memory_of_model(name, model.decoder, cached=self._cached(), visits=visits))
@@ -233,7 +233,7 @@ class _Opening:
     def _visit(self, name: str, teacher: ModelTeacher | RunTeacher) -> Visit:
         @asynccontextmanager
         async def visiting() -> AsyncGenerator[Teacher]:
-            model = self._load(teacher)
+            model = self._load(name, teacher)
             if (now := _weights(model)) != self.weights[name]:
                 raise ModelError(
                     f"teacher {name} ({model.source}) no longer holds the weights that it had when the run "
@@ -267,15 +267,18 @@ class _Opening:
             pack=pack,
         )
 
-    def _load(self, teacher: ModelTeacher | RunTeacher) -> LoadedModel:
+    def _load(self, name: str, teacher: ModelTeacher | RunTeacher) -> LoadedModel:
         if self.how.resident == "one":
             gc.collect()  # the one before: a model and its parts know each other
         device, dtype = self.config.model.device, self._dtype
-        if isinstance(teacher, RunTeacher):
-            model = open_run(teacher.path, device=device, dtype=dtype)
-        else:
-            base = ModelConfig(path=teacher.path, device=device, dtype=dtype)
-            model = open_model(base, seed=self.config.seed)
+        try:
+            if isinstance(teacher, RunTeacher):
+                model = open_run(teacher.path, device=device, dtype=dtype)
+            else:
+                base = ModelConfig(path=teacher.path, device=device, dtype=dtype)
+                model = open_model(base, seed=self.config.seed)
+        except ModelError as error:
+            raise ModelError(f"teacher {name} cannot be opened: {error}") from error
         return replace(model, decoder=_over_ids_of(self.policy.model.decoder, model.decoder))
 
     async def _served(self, name: str, teacher: ServerTeacher) -> None:
@@ -314,7 +317,13 @@ class _Opening:
 
     def _check_rendering(self, teacher: Reader, model: LoadedModel) -> str:
         mine = self.policy.renderer.prompt(self.task.messages)
-        theirs = make_renderer(self.config.prompt, model, self.examples).prompt(self.task.messages)
+        try:
+            theirs = make_renderer(self.config.prompt, model, self.examples).prompt(self.task.messages)
+        except ModelError as error:
+            raise ModelError(
+                f"{teacher.name} cannot render a problem of the run: {error}. Take one with the policy's "
+                f"template, or let it judge another with template=any"
+            ) from error
         words = [self.policy.model.tokenizer.decode([token]) for token in mine.tolist()]
         return check_rendering(teacher, student_ids=mine, teacher_ids=theirs, words=words)
 

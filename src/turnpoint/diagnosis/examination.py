@@ -182,7 +182,7 @@ class _Examination:
             config, subject.policy, subject.verifier, tasks[:count], limit=limit, terminal=subject.terminal
         )
         self._vocabulary(found)
-        self.checks += [check_endings(found), check_signal(found)]
+        self.checks += [check_endings(found), check_signal(found, taught=config.distill is not None)]
         await self._agreement(found, trainer)
         if opened is not None:
             with subject.terminal.phase("asking teachers"):
