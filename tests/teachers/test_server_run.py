@@ -277,7 +277,10 @@ def test_the_recipe_that_ships_runs_and_its_few_shot_prompt_is_compared(
     ("options", "message"),
     [
         (["sampling.temperature=0.7"], r"sampling.temperature = 0.7, and a server .* Take sampling.temp"),
-        (["distill.loss={kind: reverse_kl}"], "takes the whole law of one teacher in this process"),
+        (
+            ["distill.loss={kind: reverse_kl}"],
+            "takes the whole law of teachers in this process, and big is behind a server",
+        ),
         (["distill.teachers.big.url=localhost:8000"], "'localhost:8000' is no address of a server; write"),
         (["distill.teachers.big.url='http://a:x'"], "is no address"),
         (["distill.teachers.big.api=tgi"], "api"),
