@@ -18,6 +18,7 @@ from turnpoint.config import (
     DistillConfig,
     EmaTeacher,
     HindsightTeacher,
+    HybridLoss,
     MixtureTeacher,
     ModelConfig,
     ModelTeacher,
@@ -31,7 +32,7 @@ from turnpoint.config import (
 from turnpoint.diagnosis.teacher_memory import TeacherMemory, memory_of_model, memory_of_twin
 from turnpoint.engine.engine import TorchEngine
 from turnpoint.engine.weights import weights_checksum
-from turnpoint.errors import ModelError
+from turnpoint.errors import ModelError, RecipeError
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.loading import LoadedModel
 from turnpoint.models.twin import twin
@@ -94,12 +95,13 @@ async def open_teachers(
 
     `tasks`: those that are trained on; `longest`: tokens of the longest prompt with its rollout. Call it
     before a checkpoint is loaded: the start is what the policy holds now. Raises DataError for a task
-    without a teacher, and ModelError for a teacher that cannot be opened or does not read the policy's
-    tokens as the policy does. `ask(what, look)` is called for every check of the latter; it may keep what
-    `look` says or raises.
+    without a teacher, RecipeError for a loss over more ids than there are, and ModelError for a teacher that
+    cannot be opened or does not read the policy's tokens as the policy does. `ask(what, look)` is called for
+    every check of the latter; it may keep what `look` says or raises.
     """
     routing = Routing(names=how.chosen, key=how.key)
     routing.check(tasks)
+    _check_likeliest(how, policy.model.decoder.vocab_size)
     hindsight = any(isinstance(teacher, HindsightTeacher) for teacher in how.teachers.values())
     shared = hindsight and config.rollout.branching is not None
     opening = _Opening(
@@ -107,7 +109,7 @@ async def open_teachers(
         how=how,
         policy=policy,
         examples=examples,
-        task=tasks[0],
+        task=max(tasks, key=lambda task: len(task.messages)),  # templates part behind the first turn
         longest=longest,
         ask=ask,
         remembered=RememberedScores(engine=policy.engine) if shared else None,
@@ -137,6 +139,14 @@ async def open_teachers(
         remembered=opening.remembered,
         rows=together if isinstance(how.loss, SampledLoss) else lambda group: routing.of(group.task),
     )
+
+
+def _check_likeliest(how: DistillConfig, vocab_size: int) -> None:
+    if isinstance(how.loss, HybridLoss) and how.loss.k > vocab_size:
+        raise RecipeError(
+            f"distill.loss.k = {how.loss.k}, and the policy has {vocab_size} ids; take a smaller k, or "
+            f"distill.loss.kind = reverse_kl, which is exact on all of them"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +216,7 @@ class _Opening:
         self.memory.append(memory_of_twin(name, decoder, cached=self._cached(), averaged=averaged))
 
     def _open_model(self, name: str, teacher: ModelTeacher | RunTeacher) -> None:
-        model = self._load(teacher)
+        model = self._load(name, teacher)
         self._audit(name, model, template=teacher.template)
         visits = self.how.resident == "one"
         self.memory.append(memory_of_model(name, model.decoder, cached=self._cached(), visits=visits))
@@ -223,7 +233,7 @@ class _Opening:
     def _visit(self, name: str, teacher: ModelTeacher | RunTeacher) -> Visit:
         @asynccontextmanager
         async def visiting() -> AsyncGenerator[Teacher]:
-            model = self._load(teacher)
+            model = self._load(name, teacher)
             if (now := _weights(model)) != self.weights[name]:
                 raise ModelError(
                     f"teacher {name} ({model.source}) no longer holds the weights that it had when the run "
@@ -257,15 +267,18 @@ class _Opening:
             pack=pack,
         )
 
-    def _load(self, teacher: ModelTeacher | RunTeacher) -> LoadedModel:
+    def _load(self, name: str, teacher: ModelTeacher | RunTeacher) -> LoadedModel:
         if self.how.resident == "one":
             gc.collect()  # the one before: a model and its parts know each other
         device, dtype = self.config.model.device, self._dtype
-        if isinstance(teacher, RunTeacher):
-            model = open_run(teacher.path, device=device, dtype=dtype)
-        else:
-            base = ModelConfig(path=teacher.path, device=device, dtype=dtype)
-            model = open_model(base, seed=self.config.seed)
+        try:
+            if isinstance(teacher, RunTeacher):
+                model = open_run(teacher.path, device=device, dtype=dtype)
+            else:
+                base = ModelConfig(path=teacher.path, device=device, dtype=dtype)
+                model = open_model(base, seed=self.config.seed)
+        except ModelError as error:
+            raise ModelError(f"teacher {name} cannot be opened: {error}") from error
         return replace(model, decoder=_over_ids_of(self.policy.model.decoder, model.decoder))
 
     async def _served(self, name: str, teacher: ServerTeacher) -> None:
@@ -304,7 +317,13 @@ class _Opening:
 
     def _check_rendering(self, teacher: Reader, model: LoadedModel) -> str:
         mine = self.policy.renderer.prompt(self.task.messages)
-        theirs = make_renderer(self.config.prompt, model, self.examples).prompt(self.task.messages)
+        try:
+            theirs = make_renderer(self.config.prompt, model, self.examples).prompt(self.task.messages)
+        except ModelError as error:
+            raise ModelError(
+                f"{teacher.name} cannot render a problem of the run: {error}. Take one with the policy's "
+                f"template, or let it judge another with template=any"
+            ) from error
         words = [self.policy.model.tokenizer.decode([token]) for token in mine.tolist()]
         return check_rendering(teacher, student_ids=mine, teacher_ids=theirs, words=words)
 

@@ -43,7 +43,7 @@ async def open_server(
     task: Task,
     longest: int,
 ) -> Served:
-    """Returns the server of `teacher`; `task`: the first problem, `longest`: tokens of the longest rollout.
+    """Returns the server of `teacher`; `task`: what is rendered, `longest`: tokens of the longest rollout.
 
     Raises ModelError in one line when it does not answer, has not the model, too short a context, or does
     not read ids or render `task` as the policy does.
@@ -123,6 +123,6 @@ async def _same_law_note(policy: Policy, ids: TokenIds, probe: Probe, *, who: st
     if not probe.same_weights(own):
         return ""
     return (
-        f"{who} gives the first problem the probabilities of the model that the policy starts from (mean "
+        f"{who} gives a problem of the run the probabilities of the model that the policy starts from (mean "
         f"|difference| {probe.gap(own):.2g} nats): it says nothing until they part"
     )

@@ -222,6 +222,10 @@ def test_rewards_that_never_differ_and_rollouts_never_judged(recipe: Path) -> No
     assert "differ within 0 of 4 groups of 4" in check(diagnosis, "signal").text
     assert check(diagnosis, "signal").status is Status.WARNING
     assert check(diagnosis, "wrong answers").status is Status.WARNING
+    alone = ["distill.task=false", "distill.teachers.old={kind: hindsight}", f"verifier.path={rewards}:same"]
+    with subject_of(recipe, *alone) as subject:
+        diagnosis = diagnose(subject)
+    assert check(diagnosis, "signal").status is Status.OK, "the teacher teaches"
     with subject_of(recipe, f"verifier.path={rewards}:broken") as subject:
         diagnosis = diagnose(subject)
     assert check(diagnosis, "signal").status is Status.FAILED

@@ -1,12 +1,14 @@
 """The record of a step."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.reports.samples import make_group
-from turnpoint.metrics import Max, Mean, Metrics
+from turnpoint.metrics import Max, Mean, Metrics, Sum
 from turnpoint.reports.findings import FindingLimits
 from turnpoint.reports.step import StepReport, make_step_report
-from turnpoint.reports.step_line import step_fields, wrap_fields
+from turnpoint.reports.step_line import legend, step_fields, wrap_fields
 from turnpoint.types import Account, Group
 
 LIMITS = FindingLimits(max_new_tokens=256, clip_low=0.2, clip_high=0.28, mismatch_tolerance=0.1)
@@ -95,3 +97,28 @@ def test_fields_are_never_broken_inside() -> None:
     assert wrap_fields(fields, width=None, indent=2) == ["step 1/2  reward 0.1  length 5"]
     assert wrap_fields(fields, width=20, indent=2) == ["step 1/2  reward 0.1", "  length 5"]
     assert wrap_fields(fields, width=1, indent=2) == ["step 1/2", "  reward 0.1", "  length 5"]
+
+
+@pytest.mark.parametrize(
+    ("beside", "rewards_teach", "words"),
+    [
+        ((), True, "rewards differ, the only ones that teach; length: mean tokens"),
+        (
+            ("the teacher",),
+            True,
+            "rewards differ, which teach beside the teacher; length: mean tokens; kl to",
+        ),
+        (("the teacher",), False, "rewards differ, which teach nothing here: the teacher does; length"),
+    ],
+)
+def test_the_legend_says_what_teaches(beside: tuple[str, ...], rewards_teach: bool, words: str) -> None:
+    report = make_step_report(
+        step=1,
+        groups=[make_group([0.0, 1.0])],
+        trainer_metrics={"teacher/kl": Mean(0.0, 0.0), "teacher/tokens": Sum(0.0)} if beside else {},
+        seconds={},
+        wall_seconds=1.0,
+        limits=replace(LIMITS, beside=beside, rewards_teach=rewards_teach),
+        first=False,
+    )
+    assert words in legend(report)

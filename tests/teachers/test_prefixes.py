@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import turnpoint as tp
-from tests.tiny import save_tiny_model, tiny_tokenizer
-from turnpoint.errors import DataError, RecipeError
+from tests.tiny import CHAT_TEMPLATE, save_tiny_model, tiny_tokenizer
+from turnpoint.errors import DataError, ModelError, RecipeError
 from turnpoint.rollout import read_groups
 from turnpoint.types import Author
 
@@ -56,6 +56,30 @@ def test_only_the_new_turn_is_taught_behind_the_prefix_as_it_was(
     assert line["teacher/tokens"]["value"] == generated
     assert line["teacher/kl"]["value"] > 0.1
     assert "learning signal" not in capsys.readouterr().out, "equal rewards are nothing to warn of here"
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (CHAT_TEMPLATE.replace("in messages", "in messages[-1:]"), r"shown a problem as \d+ tokens, not as"),
+        (
+            "{% if messages|length > 2 %}{{ raise_exception('one turn alone') }}{% endif %}" + CHAT_TEMPLATE,
+            r"teacher big .* cannot render a problem of the run: .*: one turn alone\. Take .* template=any",
+        ),
+        (
+            "{% if messages|length > 1 %}{{ raise_exception('no answers') }}{% endif %}" + CHAT_TEMPLATE,
+            "teacher big cannot be opened: .*: no answers",
+        ),
+    ],
+)
+def test_a_teacher_whose_template_knows_one_turn_alone_is_refused(
+    recipe: Path, tmp_path: Path, template: str, message: str
+) -> None:
+    write_talks(recipe)
+    teacher = save_tiny_model(tmp_path / "teacher", seed=1)
+    (teacher / "chat_template.jinja").write_text(template)
+    with pytest.raises(ModelError, match=message):
+        tp.train(tp.load_recipe(recipe, [TALKS, *ALONE, f"distill.teachers.big.path={teacher}"]))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ def mixture(of: Any = EVEN, **keys: Any) -> dict[str, Any]:
     return {"kind": "mixture", "of": of, "mean": "geometric", **keys}
 
 
-def parsed(teachers: dict[str, Any], *, aggregation: str = "token", **keys: Any) -> DistillConfig:
+def parsed(teachers: dict[Any, Any], *, aggregation: str = "token", **keys: Any) -> DistillConfig:
     tree: dict[str, Any] = {"teachers": teachers, **keys}
     tasks = {"kind": "jsonl", "path": "x"}
     found = parse_recipe({"tasks": tasks, "distill": tree, "loss": {"aggregation": aggregation}}).distill
@@ -66,9 +66,11 @@ def test_which_teachers_a_problem_can_have() -> None:
             r"teachers\.e\.decay: unknown key of kind start; .*kind ema",
         ),
         ({"a": {**A, "share": 0.5}}, r"share divides problems among teachers, and one has them all"),
+        ({2: A}, r"teachers\.2: 2 is no name of a teacher; write it as text, a number in quotes"),
+        ({" ": A}, r"' ' is no name of a teacher"),
     ],
 )
-def test_teachers_that_do_not_go_together(teachers: dict[str, Any], message: str) -> None:
+def test_teachers_that_do_not_go_together(teachers: dict[Any, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         parsed(teachers)
 
@@ -88,6 +90,8 @@ def test_shares_of_some_or_of_more_than_there_is(teachers: dict[str, Any], messa
 
 
 def test_shares_of_tokens_need_an_average_over_tokens() -> None:
+    with pytest.raises(RecipeError, match="share divides problems among teachers, and one has them all"):
+        parsed({"a": {**A, "share": 0.5}}, key="k")
     two = {"a": {**A, "share": 0.5}, "b": {**A, "share": 0.5}}
     assert parsed(two, key="k").chosen == ("a", "b")
     with pytest.raises(RecipeError, match=r"share weighs tokens, and with loss\.aggregation = sequence"):

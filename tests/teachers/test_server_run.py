@@ -235,7 +235,7 @@ class _Reading:
         ),
         (_two_ids_swapped, "the first is 40: "),
         (_nothing_special, r"reads '<\|pad\|>' as the ids .*, and the policy as \[0\]"),
-        (_other_template, r"would have been shown the first problem as \d+ tokens, .* template=any"),
+        (_other_template, r"would have been shown a problem as \d+ tokens, .* template=any"),
         (_logits, "above 0: the server gives logits"),
         (_refusal, "status 400: This model's maximum context length"),
     ],
@@ -269,7 +269,7 @@ def test_the_recipe_that_ships_runs_and_its_few_shot_prompt_is_compared(
             return plain.encode(text)[:30]
 
         stub.tokenizer = _Reading(plain, plain.decode, cut)
-        with pytest.raises(ModelError, match="would have been shown the first problem as 30 tokens"):
+        with pytest.raises(ModelError, match="would have been shown a problem as 30 tokens"):
             tp.train(tp.load_recipe(shipped, [*options, "name=again"]))
 
 

@@ -15,7 +15,7 @@ from tests.runs import state_bytes
 from tests.teachers.test_run import figures
 from tests.tiny import save_tiny_model
 from turnpoint import distill
-from turnpoint.errors import DataError, ModelError
+from turnpoint.errors import DataError, ModelError, RecipeError
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +54,15 @@ def test_whole_laws_are_asked_of_each_problems_own_teacher(recipe: Path, experts
     run = tp.train(tp.load_recipe(recipe, options)).folder
     assert figures(run, "teacher/near/loss") == pytest.approx([0.0], abs=1e-5)
     assert figures(run, "teacher/far/loss")[0] > 0.5
+
+
+def test_more_likeliest_tokens_than_there_are(recipe: Path, experts: list[str]) -> None:
+    many = "distill.loss={kind: reverse_kl_topk_hybrid, k: 100000}"
+    with pytest.raises(
+        RecipeError, match=r"loss\.k = 100000, and the policy has \d+ ids; .* reverse_kl, which"
+    ):
+        tp.train(tp.load_recipe(recipe, [*experts, many]))
+    assert not (recipe.parent / "runs" / "tiny").exists()
 
 
 def test_one_teacher_in_memory_at_a_time_teaches_the_same(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 
 from turnpoint.config.base import (
     FilePath,
@@ -17,6 +17,15 @@ from turnpoint.config.base import (
     kind_or,
 )
 from turnpoint.config.servers import ServerTeacher, TeacherBase
+
+
+def _text(name: Any) -> Any:
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError(f"{name!r} is no name of a teacher; write it as text, a number in quotes")
+    return name
+
+
+TeacherName: TypeAlias = Annotated[Name, BeforeValidator(_text)]
 
 
 class ModelTeacher(TeacherBase):
@@ -154,7 +163,7 @@ DistillLossConfig: TypeAlias = Annotated[
 class DistillConfig(Recipe):
     """On-policy distillation: what a teacher would have said at every token that the policy sampled."""
 
-    teachers: Annotated[dict[Name, TeacherConfig], Field(min_length=1)]
+    teachers: Annotated[dict[TeacherName, TeacherConfig], Field(min_length=1)]
     """By name."""
     key: Name | None = None
     """The column that names a problem's teacher, with dots for what is inside of one (entry.num_terms);

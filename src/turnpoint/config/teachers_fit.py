@@ -79,7 +79,7 @@ def _shares(how: DistillConfig, aggregation: str) -> None:
     shares = {name: it.share for name, it in how.teachers.items() if it.share is not None}
     if not shares:
         return
-    if how.key is None:
+    if how.key is None or len(how.teachers) == 1:
         raise ValueError("distill.teachers: share divides problems among teachers, and one has them all")
     without = [name for name in how.teachers if name not in shares and name not in how.parts]
     if without:

@@ -192,7 +192,7 @@ class Budget:
         expected = clock.run(
             config,
             self._shape(median_prompt, max(1, round(mean))),
-            packed=1.0 if refill else share,
+            packed=1.0 if refill or config.distill else share,  # a teacher teaches in every group
             decode_steps=found.seconds / speed.decode_step if len(found.groups) == prompts else mean,
             draws=min(rounds, 1 / max(share, 1e-9)) if refill else 1.0,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -77,7 +76,7 @@ class _Examination:
         self._templates(train.tasks[0])
         lengths, tasks = self._lengths(train)
         held_out = len(evaluation.tasks)
-        opened = self._teachers(lengths, tasks) if tasks else None
+        opened = await self._teachers(lengths, tasks) if tasks else None
         budget = budget.beside(opened.memory if opened else ())
         if tasks and (refused := budget.certain(max(lengths), held_out)) is not None:
             self.checks.append(refused)
@@ -143,21 +142,19 @@ class _Examination:
         order = BatchOrder(num_tasks=count, batch_size=size, seed=config.seed)
         return [tasks[index] for index in order.batch(0)]
 
-    def _teachers(self, lengths: Sequence[int], tasks: Sequence[Task]) -> Opened | None:
+    async def _teachers(self, lengths: Sequence[int], tasks: Sequence[Task]) -> Opened | None:
         """Returns the teachers of the recipe; None where it has none, or one that must not teach."""
         config, how = self.subject.config, self.subject.config.distill
         if how is None:
             return None
         with self.subject.terminal.phase("opening teachers"):
-            audited = asyncio.run(
-                audit_teachers(
-                    config,
-                    how,
-                    self.subject.policy,
-                    tasks,
-                    examples=self.subject.problems.examples,
-                    longest=max(lengths) + config.sampling.max_new_tokens,
-                )
+            audited = await audit_teachers(
+                config,
+                how,
+                self.subject.policy,
+                tasks,
+                examples=self.subject.problems.examples,
+                longest=max(lengths) + config.sampling.max_new_tokens,
             )
         self.checks += audited.checks
         return audited.opened
@@ -185,7 +182,7 @@ class _Examination:
             config, subject.policy, subject.verifier, tasks[:count], limit=limit, terminal=subject.terminal
         )
         self._vocabulary(found)
-        self.checks += [check_endings(found), check_signal(found)]
+        self.checks += [check_endings(found), check_signal(found, taught=config.distill is not None)]
         await self._agreement(found, trainer)
         if opened is not None:
             with subject.terminal.phase("asking teachers"):

@@ -28,8 +28,11 @@ def check_endings(sample: Sample) -> Check:
     return ok("endings", text)
 
 
-def check_signal(sample: Sample) -> Check:
-    """How many groups have rewards that differ, and how many rollouts cannot be judged."""
+def check_signal(sample: Sample, *, taught: bool = False) -> Check:
+    """How many groups have rewards that differ, and how many rollouts cannot be judged.
+
+    Where none has, there is nothing to learn, unless the policy is `taught` by something else, too.
+    """
     verdicts = [member.verdict for group in sample.groups for member in group.members]
     reasons = Counter(verdict.reason for verdict in verdicts if not verdict.valid)
     judged = invalid_text(reasons, total=len(verdicts), noun="rollouts")
@@ -45,7 +48,7 @@ def check_signal(sample: Sample) -> Check:
         f"rewards differ within {with_signal} of {plural(count, 'group')} of {len(verdicts) // count}; "
         f"mean reward {number(round(statistics.fmean(rewards), 3))}; {judged or 'none invalid'}"
     )
-    if not with_signal:
+    if not (with_signal or taught):
         return warning("signal", f"{text}: nothing to learn from these prompts")
     return warning("signal", text) if reasons else ok("signal", text)
 

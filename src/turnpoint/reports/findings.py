@@ -35,6 +35,15 @@ class FindingLimits:
     beside: tuple[str, ...] = ()  # what teaches beside rewards, in words
     rewards_teach: bool = True
 
+    @property
+    def signal(self) -> str:
+        """What groups whose rewards differ are to this run, in words."""
+        if not self.rewards_teach:
+            return "which teach nothing here: the teacher does"
+        return (
+            f"which teach beside {' and '.join(self.beside)}" if self.beside else "the only ones that teach"
+        )
+
 
 def step_findings(
     groups: Sequence[Group], metrics: Metrics, *, limits: FindingLimits, first: bool

@@ -23,6 +23,7 @@ class StepReport:
     seconds: Mapping[str, float]  # by phase, in order
     wall_seconds: float
     findings: tuple[Finding, ...] = ()
+    signal: str = "the only ones that teach"  # what groups whose rewards differ are, in words
 
     def phases(self) -> dict[str, float]:
         """Returns seconds by phase, with "other" where the phases cover less than 95 % of the wall time."""
@@ -58,4 +59,5 @@ def make_step_report(
         seconds=dict(seconds),
         wall_seconds=wall_seconds,
         findings=step_findings(groups, metrics, limits=limits, first=first),
+        signal=limits.signal,
     )

@@ -12,17 +12,22 @@ from turnpoint.reports.step import StepReport
 from turnpoint.reports.text import cut, number, percent
 from turnpoint.teachers.metrics import KL
 
-LEGEND = (
-    "reward: mean of valid rollouts; solved: share with reward >= 1; signal: groups whose rewards differ, "
-    "the only ones that teach; length: mean tokens"
-)
 _SLOW = 1.0  # seconds from which the slowest verification is named
+
+
+def legend(report: StepReport) -> str:
+    """Returns what the fields of a step's line mean."""
+    taught = "; kl to teacher: nats per sampled token" if KL in report.metrics else ""
+    return (
+        f"reward: mean of valid rollouts; solved: share with reward >= 1; signal: groups whose rewards "
+        f"differ, {report.signal}; length: mean tokens{taught}"
+    )
 
 
 def step_fields(report: StepReport, *, steps: int | None) -> list[str]:
     """Returns the fields of a step's line; a figure that does not exist has no field.
 
-    `LEGEND` says what they mean; the verification of one rollout is named when it took over a second.
+    `legend` says what they mean; the verification of one rollout is named when it took over a second.
     """
     return [*_fields(report, steps)]
 

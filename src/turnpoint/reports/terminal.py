@@ -27,7 +27,7 @@ from turnpoint.reports.phase import Phase
 from turnpoint.reports.plan import Plan
 from turnpoint.reports.sft import SftPlan
 from turnpoint.reports.step import StepReport
-from turnpoint.reports.step_line import LEGEND, step_fields, wrap_fields
+from turnpoint.reports.step_line import legend, step_fields, wrap_fields
 from turnpoint.reports.text import duration, plural, visible
 from turnpoint.rollout.evaluate import Evaluation
 
@@ -104,7 +104,7 @@ class Terminal:
         if not self._stepped:
             self._stepped = True
             self.line("")
-            self._hanging("  ", LEGEND, "dim")
+            self._hanging("  ", legend(report), "dim")
         self.fields(step_fields(report, steps=self._steps))
         fresh = [finding for finding in report.findings if self._is_fresh(finding, report.step)]
         self.findings(fresh)

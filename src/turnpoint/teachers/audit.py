@@ -99,12 +99,12 @@ def check_rendering(
 ) -> str:
     """Says so when both templates render a problem alike, or raises ModelError; `words`: of student_ids."""
     if student_ids.tolist() == teacher_ids.tolist():
-        return f"both templates render the first problem to the same {len(student_ids)} tokens"
+        return f"both templates render a problem to the same {len(student_ids)} tokens"
     pairs = zip(student_ids.tolist(), teacher_ids.tolist(), strict=False)
     parts = next((at for at, (mine, theirs) in enumerate(pairs) if mine != theirs), None)
     at = min(len(student_ids), len(teacher_ids)) if parts is None else parts
     raise ModelError(
-        f"{teacher.name} would have been shown the first problem as {len(teacher_ids)} tokens, not as these "
+        f"{teacher.name} would have been shown a problem as {len(teacher_ids)} tokens, not as these "
         f"{len(student_ids)}; they part at token {at}, behind {''.join(words[max(0, at - _AROUND) : at])!r}. "
         f"A teacher speaks about what its template makes of a problem: take one with the policy's template, "
         f"or let it judge another with template=any"
