@@ -16,6 +16,7 @@ from turnpoint.engine import TorchEngine
 from turnpoint.engine.depth import DepthRule, FixedDepth, GoodputDepth, Survival
 from turnpoint.engine.speculation import Speculation
 from turnpoint.engine.verification import MODES
+from turnpoint.errors import EngineError
 from turnpoint.models.decoder import Decoder
 from turnpoint.protocols import Drafter
 from turnpoint.types import FinishReason
@@ -64,6 +65,22 @@ def test_the_likeliest_text_is_that_of_plain_decoding(mode: str) -> None:
         for left, right in zip(generate(engine_with(Guesses(drafts), mode=mode), *asked), plain, strict=True):
             np.testing.assert_array_equal(left.token_ids, right.token_ids)
             assert not left.logprobs.any()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_are_no_token(temperature: float) -> None:
+    """Where the likeliest token is looked for, the place of NaN would be found: here that of a stop."""
+    bent = Bent()
+    real = bent.decoder.finish
+
+    def finish(scores: torch.Tensor) -> torch.Tensor:  # the first token is drawn without drafts
+        logits = real(scores)
+        return logits.index_fill(1, torch.tensor([3]), torch.nan) if bent.calls > 1 else logits
+
+    bent.decoder.finish = finish
+    engine = engine_with(Guesses(tiny_decoder()), decoder=bent.decoder)
+    with pytest.raises(EngineError, match="NaN"):
+        generate(engine, ask(temperature=temperature, stop_ids=frozenset({3})))
 
 
 def test_a_draft_that_is_nearly_perfect_saves_steps() -> None:
