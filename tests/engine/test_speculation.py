@@ -15,7 +15,7 @@ from tests.tiny import CONTEXT, tiny_decoder
 from turnpoint.engine import TorchEngine
 from turnpoint.engine.depth import DepthRule, FixedDepth, GoodputDepth, Survival
 from turnpoint.engine.speculation import Speculation
-from turnpoint.engine.verification import MODES
+from turnpoint.engine.verification import MODES, verify_chains
 from turnpoint.errors import EngineError
 from turnpoint.models.decoder import Decoder
 from turnpoint.protocols import Drafter
@@ -239,6 +239,41 @@ def test_survival_counts_what_was_reached() -> None:
     found = Survival.of(target, drafts, lengths=np.array([2, 1]), accepted=torch.tensor([1, 0]))
     np.testing.assert_allclose(found.reached, [2, 1])
     np.testing.assert_allclose(found.overlaps, [1.2, 0.2], rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_survival_is_how_many_are_accepted(mode: str) -> None:
+    """Laws that depend on what was drafted; every third chain is shorter."""
+    draws, n, size = torch.Generator().manual_seed(0), 20_000, 4
+    lengths = np.where(np.arange(n) % 3, 3, 2)
+    target, drafts = torch.zeros(n, 4, size), torch.zeros(n, 3, size)
+    ids = torch.zeros(n, 3, dtype=torch.long)
+    place = torch.zeros(n, dtype=torch.long)  # what was drafted, as a number
+    for at in range(4):
+        tables = 1.5 * torch.randn(2, size**at, size, generator=draws)
+        target[:, at] = tables[0, place].softmax(-1)
+        if at < 3:
+            law = (tables[0] + 0.7 * tables[1])[place].softmax(-1)
+            drafts[:, at] = law if mode != "target_only" else law.ge(law.amax(-1, keepdim=True)).float()
+            ids[:, at] = torch.multinomial(drafts[:, at], 1, generator=draws).squeeze(1)
+            place = size * place + ids[:, at]
+    accepted, _ = verify_chains(
+        target_probs=target,
+        draft_probs=drafts,
+        draft_ids=ids,
+        lengths=torch.from_numpy(lengths),
+        uniforms=torch.rand(n, 4, generator=draws, dtype=torch.float64),
+        mode=mode,
+    )
+    rule, laws = GoodputDepth(3), (target[:, :3], drafts)
+    rule.observe(
+        Survival.of_blocks(*laws, ids, lengths=lengths)
+        if mode == "block"
+        else Survival.of(*laws, lengths=lengths, accepted=accepted)
+    )
+    whole = accepted[torch.from_numpy(lengths) == 3]
+    counted = [float((whole > at).double().mean()) for at in range(3)]
+    assert rule.survival == pytest.approx(counted, abs=0.015)
 
 
 @pytest.mark.parametrize(("rule", "depth"), [(FixedDepth, -1), (GoodputDepth, 0)])

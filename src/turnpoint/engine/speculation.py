@@ -164,7 +164,12 @@ class Speculator:
             uniforms=torch.from_numpy(uniforms).to(target.device),
             mode=self._mode,
         )
-        self._rule.observe(Survival.of(target[:, :gamma], probs, lengths=lengths, accepted=accepted))
+        both = target[:, :gamma], probs
+        self._rule.observe(
+            Survival.of_blocks(*both, ids, lengths=lengths)
+            if self._mode == "block"
+            else Survival.of(*both, lengths=lengths, accepted=accepted)
+        )
         ids = torch.cat([ids, torch.zeros_like(ids[:, :1])], 1).scatter_(
             1, accepted.unsqueeze(1), following.unsqueeze(1)
         )
