@@ -1,10 +1,11 @@
 """Tokens per round of speculative decoding, from an ordinary rollout, for any depth, without speculating.
 
-Given the text that was emitted, speculation is a Markov chain over its positions: the draft of token x, at
-any depth of a round, survives with probability a = min(1, q(x) / p(x)), independently of the rest. From the
-start of a round the chain moves on by one token for each draft that survives in a row, and by one more that
-the target gives. With w_s the probability that some round starts at s, the rounds number R = sum_s w_s, and
-the tokens per round are N / R (the method of AngelSpec-EDR; arXiv 2606.12370 counts the same by running it).
+Given the text that was emitted, speculation that verifies token by token is a Markov chain over its
+positions: the draft of token x, at any depth of a round, survives with probability a = min(1, q(x) / p(x)),
+independently of the rest. From the start of a round the chain moves on by one token for each draft that
+survives in a row, and by one more that the target gives. With w_s the probability that some round starts at
+s, the rounds number R = sum_s w_s, and the tokens per round are N / R (the method of AngelSpec-EDR; arXiv
+2606.12370 counts the same by running it).
 """
 
 from __future__ import annotations

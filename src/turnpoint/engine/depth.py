@@ -4,8 +4,11 @@
     seconds                         T(g) = verify(rows (1 + g)) + g draft(rows)
 
 alpha_i is a running mean of sum min(p, q) where depth i was reached, not of acceptances: the same mean with
-less noise. A rule decides before anything is drafted, from what earlier steps have shown, and so never by a
-token that it decides on: to drop a token by what was drawn changes the law.
+less noise. In block verification a prefix is kept with a probability k_i of its own, whatever follows it
+(P_i in engine/verification.py), and alpha_i is the mean of sum min(k_{i-1} p, q) over that of k_{i-1}.
+
+A rule decides before anything is drafted, from what earlier steps have shown, and so never by a token that
+it decides on: to drop a token by what was drawn changes the law.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ class Survival:
     """What a round showed of drafts, by depth [gamma]."""
 
     reached: npt.NDArray[np.float64]  # how many drafts were verified with all before them accepted
-    overlaps: npt.NDArray[np.float64]  # sum of sum_v min(p_v, q_v) over those
+    overlaps: npt.NDArray[
+        np.float64
+    ]  # sum of sum_v min(p_v, q_v) over those: how many of them are, in the mean
 
     @staticmethod
     def of(target: Tensor, drafts: Tensor, *, lengths: npt.NDArray[np.int64], accepted: Tensor) -> Survival:
@@ -42,6 +47,23 @@ class Survival:
         return Survival(
             reached=reached.sum(0).double().cpu().numpy(), overlaps=overlaps.double().sum(0).cpu().numpy()
         )
+
+    @staticmethod
+    def of_blocks(target: Tensor, drafts: Tensor, ids: Tensor, *, lengths: npt.NDArray[np.int64]) -> Survival:
+        """Returns it of block verification, in the mean over coins and over each chain's last token.
+
+        Laws are [n, gamma, V], drafted `ids` [n, gamma], depths [n].
+        """
+        until = torch.from_numpy(lengths).to(target.device)
+        kept = torch.ones_like(target[:, 0, 0])  # how likely the chain so far is
+        reached, overlaps = torch.zeros(2, target.shape[1], dtype=torch.float64, device=target.device)
+        for at in range(target.shape[1]):
+            kept = torch.where(at < until, kept, 0.0)
+            reached[at] = kept.sum()
+            overlaps[at] = torch.minimum(kept.unsqueeze(1) * target[:, at], drafts[:, at]).sum()
+            p, q = (law[:, at].gather(1, ids[:, at : at + 1]).squeeze(1) for law in (target, drafts))
+            kept = torch.where(kept * p < q, kept * p / q, 1.0)
+        return Survival(reached=reached.cpu().numpy(), overlaps=overlaps.cpu().numpy())
 
 
 class FixedDepth:

@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from turnpoint.engine.batch import Batch
 from turnpoint.engine.depth import DepthRule, Survival
-from turnpoint.engine.sampler import draw
+from turnpoint.engine.sampler import draw, require_finite
 from turnpoint.engine.sequence import Generation
 from turnpoint.engine.verification import verify_chains
 from turnpoint.protocols import Drafter
@@ -164,7 +164,12 @@ class Speculator:
             uniforms=torch.from_numpy(uniforms).to(target.device),
             mode=self._mode,
         )
-        self._rule.observe(Survival.of(target[:, :gamma], probs, lengths=lengths, accepted=accepted))
+        both = target[:, :gamma], probs
+        self._rule.observe(
+            Survival.of_blocks(*both, ids, lengths=lengths)
+            if self._mode == "block"
+            else Survival.of(*both, lengths=lengths, accepted=accepted)
+        )
         ids = torch.cat([ids, torch.zeros_like(ids[:, :1])], 1).scatter_(
             1, accepted.unsqueeze(1), following.unsqueeze(1)
         )
@@ -184,7 +189,8 @@ class _Chains:
     ) -> None:
         gamma = int(depths.max())
         draws = np.stack([sequence.uniforms.of_round(sequence.length, 2 * gamma) for sequence in sequences])
-        self._uniforms, self.coins = draws[:, :gamma], draws[:, gamma:]
+        # a depth's two draws are the same however deep other rows go
+        self._uniforms, self.coins = draws[:, 0::2], draws[:, 1::2]
         self._temperatures = np.array([float(sequence.request.temperature) for sequence in sequences])
         self._depths = depths
         self._one_hot = one_hot
@@ -221,11 +227,16 @@ def _spread(given: Tensor, rows: npt.NDArray[np.int64], count: int) -> Tensor:
 
 
 def _laws(logits: Tensor, temperatures: npt.NDArray[np.float64]) -> Tensor:
-    """Returns the law of each row at its temperature, [n, V] float32; at 0 all is on the likeliest token."""
+    """Returns the law of each row at its temperature, [n, V] float32; at 0 all is on the likeliest token.
+
+    Raises EngineError when a row at 0 has none (NaN or inf logits); of others `draw` does.
+    """
     greedy = torch.from_numpy(temperatures == 0).to(logits.device)
     divisors = torch.from_numpy(np.where(temperatures == 0, 1.0, temperatures).astype(np.float32))
     laws = torch.softmax(logits.float() / divisors.to(logits.device).unsqueeze(1), dim=-1)
     if bool(greedy.any()):
-        best = functional.one_hot(logits.argmax(-1), logits.shape[-1])
+        most, ids = logits.max(-1)
+        require_finite(most[greedy])  # else NaN would be the likeliest token
+        best = functional.one_hot(ids, logits.shape[-1])
         laws = torch.where(greedy.unsqueeze(1), best.to(laws), laws)
     return laws
