@@ -33,6 +33,7 @@ from turnpoint.protocols import Renderer, Verifier
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.text import plural
 from turnpoint.rollout.concurrency import all_of
+from turnpoint.speculation import open_speculation
 from turnpoint.tasks import Dataset, check_lengths, holdout, load_tasks, split_examples
 from turnpoint.types import Task
 from turnpoint.verifiers import FunctionVerifier, MathVerifier, ReasoningGymVerifier
@@ -77,7 +78,8 @@ def load_policy(
     """Returns the policy of `config`; raises ModelError in one line when it cannot be loaded or rendered.
 
     `tokens`: how many will be sampled, as many as the run of `config` samples unless it is given.
-    Raises RecipeError for more workers than there are threads, and EngineError as `TorchEngine` does.
+    Raises RecipeError for more workers than there are threads, ModelError as `open_speculation`, and
+    EngineError as `TorchEngine` does.
     """
     model = open_model(config.model, seed=config.seed)
     renderer = make_renderer(config.prompt, model, examples, stop_strings=config.sampling.stop)
@@ -89,6 +91,7 @@ def load_policy(
         max_step_tokens=config.engine.max_step_tokens,
         cache_tokens=config.engine.cache_tokens,
         workers=sampling_workers(config, model, tokens=config.sampled_tokens if tokens is None else tokens),
+        speculation=open_speculation(config.engine.draft, model.decoder),
     )
     return Policy(model=model, renderer=renderer, engine=engine)
 

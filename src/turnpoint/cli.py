@@ -94,6 +94,18 @@ def sft(
 
 
 @app.command()
+def draft(
+    recipe: Annotated[Path, typer.Argument(help="A recipe of draft heads in YAML.")],
+    overrides: _Overrides = None,
+) -> None:
+    """Trains draft heads, which make rollouts faster and never change them; does not resume, Ctrl-C saves."""
+    from turnpoint.commands.draft import draft as run_draft
+    from turnpoint.config import load_draft_recipe
+
+    run_draft(load_draft_recipe(recipe, overrides or ()))
+
+
+@app.command()
 def doctor(
     recipe: Annotated[Path, typer.Argument(help="A recipe in YAML.")],
     overrides: _Overrides = None,

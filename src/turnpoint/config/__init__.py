@@ -51,6 +51,16 @@ if TYPE_CHECKING:
     from turnpoint.config.distillation import RunTeacher as RunTeacher
     from turnpoint.config.distillation import SampledLoss as SampledLoss
     from turnpoint.config.distillation import TeacherConfig as TeacherConfig
+    from turnpoint.config.drafting import CheckpointHeads as CheckpointHeads
+    from turnpoint.config.drafting import DraftConfig as DraftConfig
+    from turnpoint.config.drafting import DraftTrainingConfig as DraftTrainingConfig
+    from turnpoint.config.drafting import FirstLoss as FirstLoss
+    from turnpoint.config.drafting import FolderHeads as FolderHeads
+    from turnpoint.config.drafting import FreshHeads as FreshHeads
+    from turnpoint.config.drafting import HeadsConfig as HeadsConfig
+    from turnpoint.config.drafting import JsonlTexts as JsonlTexts
+    from turnpoint.config.drafting import RunTexts as RunTexts
+    from turnpoint.config.drafting import TextsConfig as TextsConfig
     from turnpoint.config.learning import AdvantageConfig as AdvantageConfig
     from turnpoint.config.learning import Aggregation as Aggregation
     from turnpoint.config.learning import BaseReference as BaseReference
@@ -84,6 +94,7 @@ if TYPE_CHECKING:
     from turnpoint.config.learning import WandbConfig as WandbConfig
     from turnpoint.config.reading import all_keys as all_keys
     from turnpoint.config.reading import dump_recipe as dump_recipe
+    from turnpoint.config.reading import load_draft_recipe as load_draft_recipe
     from turnpoint.config.reading import load_recipe as load_recipe
     from turnpoint.config.reading import load_run_recipe as load_run_recipe
     from turnpoint.config.reading import load_sft_recipe as load_sft_recipe
@@ -92,6 +103,7 @@ if TYPE_CHECKING:
     from turnpoint.config.recipes import RunConfig as RunConfig
     from turnpoint.config.recipes import SftConfig as SftConfig
     from turnpoint.config.recipes import SftTrainingConfig as SftTrainingConfig
+    from turnpoint.config.speculation import EngineDraftConfig as EngineDraftConfig
 
 __all__ = [
     "AdapterConfig",
@@ -100,26 +112,35 @@ __all__ = [
     "BaseReference",
     "BranchingConfig",
     "ChatPrompt",
+    "CheckpointHeads",
     "CispoLoss",
     "CorrectionConfig",
     "DistillConfig",
     "DistillLossConfig",
+    "DraftConfig",
+    "DraftTrainingConfig",
     "EngineConfig",
+    "EngineDraftConfig",
     "EntropyRuleConfig",
     "EvaluationConfig",
     "FeedbackSource",
     "FewShotPrompt",
+    "FirstLoss",
+    "FolderHeads",
     "ForwardKlLoss",
+    "FreshHeads",
     "FunctionVerifierConfig",
     "GateConfig",
     "GroupAdvantageConfig",
     "GspoLoss",
+    "HeadsConfig",
     "HindsightRuleConfig",
     "HindsightTeacher",
     "HubTasks",
     "HybridLoss",
     "JensenShannonLoss",
     "JsonlTasks",
+    "JsonlTexts",
     "KlConfig",
     "LossConfig",
     "MathVerifierConfig",
@@ -148,6 +169,7 @@ __all__ = [
     "RuleConfig",
     "RunConfig",
     "RunTeacher",
+    "RunTexts",
     "SampledLoss",
     "SamplingConfig",
     "SavedAdapter",
@@ -164,6 +186,7 @@ __all__ = [
     "TasksConfig",
     "TeacherConfig",
     "TensorBoardConfig",
+    "TextsConfig",
     "TrackersConfig",
     "TrackioConfig",
     "TrainingConfig",
@@ -171,6 +194,7 @@ __all__ = [
     "WandbConfig",
     "all_keys",
     "dump_recipe",
+    "load_draft_recipe",
     "load_recipe",
     "load_run_recipe",
     "load_sft_recipe",
@@ -256,6 +280,18 @@ __getattr__, __dir__ = lazy(
         "JensenShannonLoss": "distillation",
         "ReverseKlLoss": "distillation",
         "SampledLoss": "distillation",
+        "EngineDraftConfig": "speculation",
+        "DraftConfig": "drafting",
+        "DraftTrainingConfig": "drafting",
+        "RunTexts": "drafting",
+        "JsonlTexts": "drafting",
+        "TextsConfig": "drafting",
+        "FreshHeads": "drafting",
+        "FolderHeads": "drafting",
+        "CheckpointHeads": "drafting",
+        "HeadsConfig": "drafting",
+        "FirstLoss": "drafting",
+        "load_draft_recipe": "reading",
         "all_keys": "reading",
         "dump_recipe": "reading",
         "load_recipe": "reading",

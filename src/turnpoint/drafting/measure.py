@@ -10,8 +10,6 @@ means of a product are not the product of means, so that the two differ.
 
 from __future__ import annotations
 
-import itertools
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -80,7 +78,11 @@ class Measured:
     @property
     def law_length(self) -> float:
         """Tokens per round that the means give, the policy's own included."""
-        return 1.0 + sum(itertools.accumulate(self.acceptance, operator.mul))
+        length = survival = 1.0
+        for share in self.acceptance:
+            survival *= share
+            length += survival
+        return length
 
     @property
     def text_lengths(self) -> list[float]:
