@@ -25,6 +25,7 @@ from turnpoint.config import (
     SavedAdapter,
 )
 from turnpoint.engine.engine import TorchEngine
+from turnpoint.engine.stats import EngineStats
 from turnpoint.errors import DataError, RecipeError
 from turnpoint.models.adapter import Adapter, add_adapter, load_adapter, require_peft
 from turnpoint.models.loading import LoadedModel, load_model
@@ -70,6 +71,10 @@ class Policy:
     model: LoadedModel
     renderer: Renderer
     engine: TorchEngine
+
+    def engine_stats(self) -> EngineStats:
+        """Returns what the engine has counted so far."""
+        return self.engine.stats
 
 
 def load_policy(

@@ -125,8 +125,9 @@ class _Draft:
         if drift is None or drift <= _DRIFT:
             return ""
         words = (
-            f"the latest texts were sampled by another policy: recorded log-probabilities differ from those "
-            f"of {self.model.source} at temperature {self.texts.temperature:g} by {drift:.2f} nats in the mean"
+            f"the latest texts were sampled by another policy: recorded log-probabilities differ by "
+            f"{drift:.2f} nats on average from those of {self.model.source} at temperature "
+            f"{self.texts.temperature:g}"
         )
         first = self.config.first.loss if self.config.first else None
         if "pathwise_tv" in (self.config.loss, first):

@@ -184,7 +184,7 @@ class _Chains:
     ) -> None:
         gamma = int(depths.max())
         draws = np.stack([sequence.uniforms.of_round(sequence.length, 2 * gamma) for sequence in sequences])
-        self._uniforms, self.coins = draws[:, :gamma], draws[:, gamma:]
+        self._uniforms, self.coins = draws[:, ::2], draws[:, 1::2]  # the same however deep others go
         self._temperatures = np.array([float(sequence.request.temperature) for sequence in sequences])
         self._depths = depths
         self._one_hot = one_hot
