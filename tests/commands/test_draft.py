@@ -62,7 +62,7 @@ def test_what_is_left(made: tp.DraftResult) -> None:
 
 
 def test_a_run_with_drafts_goes_on_as_the_same_run(recipe: Path, made: tp.DraftResult) -> None:
-    drafts = [f"engine.draft={{heads: {made.heads}, depth: 2}}", "evaluation.samples=0"]
+    drafts = [f"engine.draft={{heads: {made.heads}, depth: 2}}", "evaluation.every=2", "evaluation.samples=0"]
     whole = tp.train(tp.load_recipe(recipe, ["training.steps=4", "name=whole", *drafts])).folder
     part = tp.train(tp.load_recipe(recipe, ["training.steps=2", "name=part", *drafts])).folder
     tp.resume(part, ["training.steps=4"])

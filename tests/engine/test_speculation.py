@@ -69,7 +69,7 @@ def test_the_likeliest_text_is_that_of_plain_decoding(mode: str) -> None:
 def test_a_perfect_draft_saves_most_steps() -> None:
     engine = engine_with(Guesses(tiny_decoder()))
     generate(engine, ask("r", (20,), max_tokens=40))  # of one token, so that the drafter sees all but that
-    assert engine.stats.accepted > 0.5 * engine.stats.drafted
+    assert engine.stats.accepted > 0.4 * engine.stats.drafted
     assert engine.stats.steps < 30
 
 

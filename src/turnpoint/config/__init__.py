@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from turnpoint.config.reading import load_recipe as load_recipe
     from turnpoint.config.reading import load_run_recipe as load_run_recipe
     from turnpoint.config.reading import load_sft_recipe as load_sft_recipe
+    from turnpoint.config.reading import parse_draft_recipe as parse_draft_recipe
     from turnpoint.config.reading import parse_recipe as parse_recipe
     from turnpoint.config.reading import parse_sft_recipe as parse_sft_recipe
     from turnpoint.config.recipes import RunConfig as RunConfig
@@ -198,6 +199,7 @@ __all__ = [
     "load_recipe",
     "load_run_recipe",
     "load_sft_recipe",
+    "parse_draft_recipe",
     "parse_recipe",
     "parse_sft_recipe",
 ]
@@ -297,6 +299,7 @@ __getattr__, __dir__ = lazy(
         "load_recipe": "reading",
         "load_run_recipe": "reading",
         "load_sft_recipe": "reading",
+        "parse_draft_recipe": "reading",
         "parse_recipe": "reading",
         "parse_sft_recipe": "reading",
     },

@@ -73,6 +73,11 @@ def parse_sft_recipe(tree: Mapping[str, Any]) -> SftConfig:
     return _parse(tree, SftConfig)
 
 
+def parse_draft_recipe(tree: Mapping[str, Any]) -> DraftConfig:
+    """Returns `tree` as a recipe of draft heads; raises RecipeError as `load_recipe` does."""
+    return _parse(tree, DraftConfig)
+
+
 def dump_recipe(config: Recipe) -> str:
     """Returns the resolved recipe as YAML; loading it gives an equal recipe."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
