@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import yaml
 
 import turnpoint as tp
 from tests.conftest import Command
 from tests.runs import assert_same_run, rows
+from turnpoint.commands.draft_report import entropy_slope
 from turnpoint.config.drafting import DraftLoss
 from turnpoint.config.speculation import MOST_DEPTH
 from turnpoint.drafting.losses import DraftLossName
+from turnpoint.drafting.measure import Measured, TextFigures
 from turnpoint.errors import RecipeError, UserError
 from turnpoint.models.mtp_layout import MAX_DEPTH
+
+POINTS = [(0.2, 2.7), (0.4, 2.4), (1.0, 1.5)]  # nats, tokens per round: a line of slope -1.5
 
 
 def write_draft_recipe(path: Path, *, model: Path, run: Path, **changes: Any) -> Path:
@@ -86,6 +92,26 @@ def test_heads_learn_on(tmp_path: Path, tiny_folder: Path, stopped: Path, made: 
         optimizer={"warmup_steps": 0},
     )
     assert tp.draft(tp.load_draft_recipe(recipe)).after is None
+
+
+def test_a_report_from_ordinary_rollouts(stopped: Path, made: tp.DraftResult, turnpoint: Command) -> None:
+    answer = turnpoint("draft", "--report", stopped, "--heads", made.heads, "--depth", "2", "--json")
+    assert answer.status == 0
+    found = json.loads(answer.out)
+    assert len(found["acceptance"]) == len(found["accept_length"]) == 2
+    assert 1 < found["accept_length"][0] < found["accept_length"][1] < 3
+    assert found["entropy_slope"] is not None
+    assert turnpoint("draft", "--report", stopped).status == 2
+
+
+def test_slope_by_hand() -> None:
+    zeros = np.zeros(1)
+    texts = [TextFigures(tokens=10, rounds=(10 / length,), entropy=10.0 * nats) for nats, length in POINTS]
+    measured = Measured(
+        counts=zeros, overlaps=zeros, best=zeros, ahead=zeros, drift=0.0, recorded=0, texts=texts
+    )
+    assert entropy_slope(measured) == pytest.approx(-1.5)
+    assert entropy_slope(replace(measured, texts=texts[:1])) is None
 
 
 @pytest.mark.parametrize(
