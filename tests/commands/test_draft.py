@@ -58,7 +58,7 @@ def test_what_is_left(made: tp.DraftResult) -> None:
     }
     steps = rows(made.folder / "draft.jsonl")
     assert [it["step"] for it in steps] == [1, 2, 3, 4, 5, 6]
-    assert [it["loss_name"] for it in steps].count("negative_log") == 2
+    assert [it["loss_name"] for it in steps].count("forward_kl") == 4
     summary = json.loads((made.folder / "summary.json").read_text())
     assert made.before is not None
     assert made.after is not None

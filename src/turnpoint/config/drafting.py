@@ -92,8 +92,8 @@ HeadsConfig: TypeAlias = Annotated[
 class FirstLoss(Recipe):
     """A loss for the first steps: where draft and policy hardly overlap, total variation has no slope."""
 
-    loss: DraftLoss = "negative_log"
-    share: Annotated[float, Number, Field(gt=0, lt=1)] = 0.3
+    loss: DraftLoss = "forward_kl"
+    share: Annotated[float, Number, Field(gt=0, lt=1)] = 0.7
     """Of all steps."""
 
 
