@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from turnpoint.config import RunConfig, SftConfig
+from turnpoint.config import DraftConfig, RunConfig, SftConfig
 
 PAGE = Path(__file__).parent.parent / "docs" / "recipe.md"
 HEAD = """# Recipes: every key
@@ -131,7 +131,11 @@ def inner(section: Section, prefix: str = "", known: Mapping[str, FieldInfo] = _
 def page() -> str:
     """Returns the whole page."""
     lines = [HEAD]
-    for title, root in (("turnpoint train", RunConfig), ("turnpoint sft", SftConfig)):
+    for title, root in (
+        ("turnpoint train", RunConfig),
+        ("turnpoint sft", SftConfig),
+        ("turnpoint draft", DraftConfig),
+    ):
         known = _NOTHING if root is RunConfig else RunConfig.model_fields
         lines += [f"\n## `{title}`\n", *table(root), *inner(root, known=known)]
     return "\n".join(lines) + "\n"

@@ -12,7 +12,7 @@ import yaml
 
 import turnpoint as tp
 from tests.tiny import save_tiny_model
-from turnpoint.config import load_recipe, parse_recipe, parse_sft_recipe
+from turnpoint.config import load_recipe, parse_draft_recipe, parse_recipe, parse_sft_recipe
 from turnpoint.types import Message, Task
 
 GUIDE = (Path(__file__).parent.parent / "docs" / "guide.md").read_text(encoding="utf-8")
@@ -22,7 +22,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)
 
 
-WHOLE, VERIFIER, COLD, TEACHER, SEVERAL, SERVER, TRACKERS = (
+WHOLE, VERIFIER, COLD, TEACHER, SEVERAL, SERVER, HEADS, DRAFTED, TRACKERS = (
     yaml.safe_load(block) for block in blocks("yaml")
 )
 GRADE, READING, FACE, GOING_ON = blocks("python")
@@ -48,6 +48,8 @@ def test_the_recipes_are_recipes() -> None:
     several = parse_recipe({**WHOLE, **SEVERAL}).distill
     assert several is not None
     assert several.chosen == ("chain_sum", "gcd")
+    assert parse_draft_recipe(HEADS).depth == 3
+    assert parse_recipe({**WHOLE, **DRAFTED}).engine.draft is not None
     trackers = parse_recipe({**WHOLE, **TRACKERS}).trackers
     assert None not in (trackers.tensorboard, trackers.trackio, trackers.wandb)
 

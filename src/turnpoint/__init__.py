@@ -10,6 +10,8 @@ from turnpoint._lazy import lazy
 if TYPE_CHECKING:
     from turnpoint.commands.bench import bench as bench
     from turnpoint.commands.doctor import doctor as doctor
+    from turnpoint.commands.draft import DraftResult as DraftResult
+    from turnpoint.commands.draft import draft as draft
     from turnpoint.commands.evaluate import evaluate as evaluate
     from turnpoint.commands.export import export as export
     from turnpoint.commands.filter import FilterResult as FilterResult
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
     from turnpoint.commands.sft import sft as sft
     from turnpoint.commands.train import TrainResult as TrainResult
     from turnpoint.commands.train import train as train
+    from turnpoint.config import DraftConfig as DraftConfig
     from turnpoint.config import RunConfig as RunConfig
     from turnpoint.config import SftConfig as SftConfig
+    from turnpoint.config import load_draft_recipe as load_draft_recipe
     from turnpoint.config import load_recipe as load_recipe
     from turnpoint.config import load_sft_recipe as load_sft_recipe
     from turnpoint.config import parse_recipe as parse_recipe
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "DraftConfig",
+    "DraftResult",
     "FilterResult",
     "RunConfig",
     "SftConfig",
@@ -38,10 +44,12 @@ __all__ = [
     "TrainResult",
     "bench",
     "doctor",
+    "draft",
     "evaluate",
     "export",
     "filter_tasks",
     "inspect",
+    "load_draft_recipe",
     "load_recipe",
     "load_sft_recipe",
     "parse_recipe",
@@ -56,6 +64,10 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "FilterResult": "commands.filter",
+        "DraftResult": "commands.draft",
+        "draft": "commands.draft",
+        "DraftConfig": "config",
+        "load_draft_recipe": "config",
         "RunConfig": "config",
         "SftConfig": "config",
         "SftResult": "commands.sft",

@@ -26,6 +26,7 @@ from turnpoint.config import (
     SavedAdapter,
 )
 from turnpoint.engine.engine import TorchEngine
+from turnpoint.engine.stats import EngineStats
 from turnpoint.errors import DataError, RecipeError
 from turnpoint.models.adapter import Adapter, add_adapter, load_adapter, require_peft
 from turnpoint.models.loading import LoadedModel, load_model
@@ -34,6 +35,7 @@ from turnpoint.protocols import Renderer, Verifier
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.text import plural
 from turnpoint.rollout.concurrency import all_of
+from turnpoint.speculation import open_speculation
 from turnpoint.tasks import Dataset, check_lengths, holdout, load_tasks, split_examples
 from turnpoint.types import Task
 from turnpoint.verifiers import FunctionVerifier, MathVerifier, ReasoningGymVerifier, Unjudged
@@ -71,6 +73,10 @@ class Policy:
     renderer: Renderer
     engine: TorchEngine
 
+    def engine_stats(self) -> EngineStats:
+        """Returns what the engine has counted so far."""
+        return self.engine.stats
+
 
 def load_policy(
     config: RunConfig, examples: Sequence[tuple[str, str]], *, tokens: int | None = None
@@ -78,7 +84,8 @@ def load_policy(
     """Returns the policy of `config`; raises ModelError in one line when it cannot be loaded or rendered.
 
     `tokens`: how many will be sampled, as many as the run of `config` samples unless it is given.
-    Raises RecipeError for more workers than there are threads, and EngineError as `TorchEngine` does.
+    Raises RecipeError for more workers than there are threads, ModelError as `open_speculation`, and
+    EngineError as `TorchEngine` does.
     """
     model = open_model(config.model, seed=config.seed)
     renderer = make_renderer(config.prompt, model, examples, stop_strings=config.sampling.stop)
@@ -90,6 +97,7 @@ def load_policy(
         max_step_tokens=config.engine.max_step_tokens,
         cache_tokens=config.engine.cache_tokens,
         workers=sampling_workers(config, model, tokens=config.sampled_tokens if tokens is None else tokens),
+        speculation=open_speculation(config.engine.draft, model.decoder),
     )
     return Policy(model=model, renderer=renderer, engine=engine)
 

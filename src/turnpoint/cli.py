@@ -94,6 +94,31 @@ def sft(
 
 
 @app.command()
+def draft(
+    recipe: Annotated[Path | None, typer.Argument(help="A recipe of draft heads in YAML.")] = None,
+    overrides: _Overrides = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Trains nothing: what --heads are worth on a run's rollouts.")
+    ] = None,
+    heads: Annotated[Path | None, typer.Option(help="With --report: a folder of heads.")] = None,
+    depth: Annotated[int, typer.Option(min=1, max=16, help="With --report: tokens of a draft.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="With --report: one JSON object.")] = False,
+) -> None:
+    """Trains draft heads, which make rollouts faster and never change them; does not resume, Ctrl-C saves."""
+    from turnpoint.commands.draft import draft as run_draft
+    from turnpoint.commands.draft_report import draft_report
+    from turnpoint.config import load_draft_recipe
+    from turnpoint.errors import UserError
+
+    if (recipe is None) == (report is None) or (report is None) != (heads is None):
+        raise UserError("draft takes a recipe, or --report RUN with --heads FOLDER")
+    if recipe is not None:
+        run_draft(load_draft_recipe(recipe, overrides or ()))
+    if report is not None and heads is not None:
+        draft_report(report, heads, depth=depth, as_json=as_json)
+
+
+@app.command()
 def doctor(
     recipe: Annotated[Path, typer.Argument(help="A recipe in YAML.")],
     overrides: _Overrides = None,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.engine.serve import asks, decode, generate, logprobs_of, prompt
+from tests.engine.serve import ask, asks, decode, generate, logprobs_of, prompt
 from tests.tiny import CONTEXT, tiny_decoder
 from turnpoint.engine import TorchEngine
 from turnpoint.engine.depth import FixedDepth
@@ -23,6 +23,32 @@ from turnpoint.models.mtp import MtpHeads
 from turnpoint.models.mtp_attention import DraftCache
 from turnpoint.models.mtp_fresh import fit_projection, fresh_heads
 from turnpoint.types import TokenIds
+
+
+def test_rows_that_join_while_drafts_wait_for_their_verification_take_nothing_away() -> None:
+    """The first row is alone until the rest of the others' prompts is through, and drafts meanwhile."""
+    decoder = tiny_decoder()
+    for seed in range(8, 12):
+        engine = TorchEngine(  # a new one, whose storage has to grow
+            decoder,
+            decode=decode,
+            context_length=CONTEXT,
+            speculation=Speculation(drafter=MtpDrafter(fresh_heads(decoder)), depth=FixedDepth(2)),
+        )
+        requests = [
+            ask(
+                f"{text}/{sample}",
+                [9, 10, 11, 20 + 5 * (seed - 8) + text, 12, 13, 7, 7],
+                max_tokens=8,
+                seed=seed,
+            )
+            for text in range(4)
+            for sample in range(4)
+        ]
+        for request, completion in zip(requests, generate(engine, *requests), strict=True):
+            ids = np.concatenate([request.prompt_ids, completion.token_ids])
+            exact = logprobs_of(tiny_decoder(), ids, len(request.prompt_ids))
+            np.testing.assert_allclose(completion.logprobs, exact, atol=2e-4)
 
 
 class Alone:

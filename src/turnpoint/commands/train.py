@@ -278,6 +278,7 @@ class _Training:
             mini_batches=training.mini_batches,
             trainer=trainer,
             receiver=self.session.policy.engine,
+            drafted=self.session.policy.engine_stats if config.engine.draft else None,
             recorder=recorder,
             folder=self.folder,
             trackers=self.trackers,

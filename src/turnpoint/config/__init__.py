@@ -55,6 +55,16 @@ if TYPE_CHECKING:
     from turnpoint.config.distillation import SampledLoss as SampledLoss
     from turnpoint.config.distillation import StartTeacher as StartTeacher
     from turnpoint.config.distillation import TeacherConfig as TeacherConfig
+    from turnpoint.config.drafting import CheckpointHeads as CheckpointHeads
+    from turnpoint.config.drafting import DraftConfig as DraftConfig
+    from turnpoint.config.drafting import DraftTrainingConfig as DraftTrainingConfig
+    from turnpoint.config.drafting import FirstLoss as FirstLoss
+    from turnpoint.config.drafting import FolderHeads as FolderHeads
+    from turnpoint.config.drafting import FreshHeads as FreshHeads
+    from turnpoint.config.drafting import HeadsConfig as HeadsConfig
+    from turnpoint.config.drafting import JsonlTexts as JsonlTexts
+    from turnpoint.config.drafting import RunTexts as RunTexts
+    from turnpoint.config.drafting import TextsConfig as TextsConfig
     from turnpoint.config.learning import AdvantageConfig as AdvantageConfig
     from turnpoint.config.learning import Aggregation as Aggregation
     from turnpoint.config.learning import BaseReference as BaseReference
@@ -88,15 +98,18 @@ if TYPE_CHECKING:
     from turnpoint.config.learning import WandbConfig as WandbConfig
     from turnpoint.config.reading import all_keys as all_keys
     from turnpoint.config.reading import dump_recipe as dump_recipe
+    from turnpoint.config.reading import load_draft_recipe as load_draft_recipe
     from turnpoint.config.reading import load_recipe as load_recipe
     from turnpoint.config.reading import load_run_recipe as load_run_recipe
     from turnpoint.config.reading import load_sft_recipe as load_sft_recipe
+    from turnpoint.config.reading import parse_draft_recipe as parse_draft_recipe
     from turnpoint.config.reading import parse_recipe as parse_recipe
     from turnpoint.config.reading import parse_sft_recipe as parse_sft_recipe
     from turnpoint.config.recipes import RunConfig as RunConfig
     from turnpoint.config.recipes import SftConfig as SftConfig
     from turnpoint.config.recipes import SftTrainingConfig as SftTrainingConfig
     from turnpoint.config.servers import ServerTeacher as ServerTeacher
+    from turnpoint.config.speculation import EngineDraftConfig as EngineDraftConfig
 
 __all__ = [
     "AdapterConfig",
@@ -105,27 +118,36 @@ __all__ = [
     "BaseReference",
     "BranchingConfig",
     "ChatPrompt",
+    "CheckpointHeads",
     "CispoLoss",
     "CorrectionConfig",
     "DistillConfig",
     "DistillLossConfig",
+    "DraftConfig",
+    "DraftTrainingConfig",
     "EmaTeacher",
     "EngineConfig",
+    "EngineDraftConfig",
     "EntropyRuleConfig",
     "EvaluationConfig",
     "FeedbackSource",
     "FewShotPrompt",
+    "FirstLoss",
+    "FolderHeads",
     "ForwardKlLoss",
+    "FreshHeads",
     "FunctionVerifierConfig",
     "GateConfig",
     "GroupAdvantageConfig",
     "GspoLoss",
+    "HeadsConfig",
     "HindsightRuleConfig",
     "HindsightTeacher",
     "HubTasks",
     "HybridLoss",
     "JensenShannonLoss",
     "JsonlTasks",
+    "JsonlTexts",
     "KlConfig",
     "LossConfig",
     "MathVerifierConfig",
@@ -156,6 +178,7 @@ __all__ = [
     "RuleConfig",
     "RunConfig",
     "RunTeacher",
+    "RunTexts",
     "SampledLoss",
     "SamplingConfig",
     "SavedAdapter",
@@ -174,6 +197,7 @@ __all__ = [
     "TasksConfig",
     "TeacherConfig",
     "TensorBoardConfig",
+    "TextsConfig",
     "TrackersConfig",
     "TrackioConfig",
     "TrainingConfig",
@@ -181,9 +205,11 @@ __all__ = [
     "WandbConfig",
     "all_keys",
     "dump_recipe",
+    "load_draft_recipe",
     "load_recipe",
     "load_run_recipe",
     "load_sft_recipe",
+    "parse_draft_recipe",
     "parse_recipe",
     "parse_sft_recipe",
 ]
@@ -271,11 +297,24 @@ __getattr__, __dir__ = lazy(
         "JensenShannonLoss": "distillation",
         "ReverseKlLoss": "distillation",
         "SampledLoss": "distillation",
+        "EngineDraftConfig": "speculation",
+        "DraftConfig": "drafting",
+        "DraftTrainingConfig": "drafting",
+        "RunTexts": "drafting",
+        "JsonlTexts": "drafting",
+        "TextsConfig": "drafting",
+        "FreshHeads": "drafting",
+        "FolderHeads": "drafting",
+        "CheckpointHeads": "drafting",
+        "HeadsConfig": "drafting",
+        "FirstLoss": "drafting",
+        "load_draft_recipe": "reading",
         "all_keys": "reading",
         "dump_recipe": "reading",
         "load_recipe": "reading",
         "load_run_recipe": "reading",
         "load_sft_recipe": "reading",
+        "parse_draft_recipe": "reading",
         "parse_recipe": "reading",
         "parse_sft_recipe": "reading",
     },

@@ -8,6 +8,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from turnpoint.config.base import Name, NonNegativeInt, Number, PositiveFloat, PositiveInt, Recipe, kind_or
 from turnpoint.config.branching import BranchingConfig
+from turnpoint.config.speculation import EngineDraftConfig
 
 MOST_SAMPLES = 4096  # of one problem
 
@@ -59,6 +60,8 @@ class EngineConfig(Recipe):
     """Processes that sample, on CPUs; they divide threads, running sequences and cached tokens between them.
     null: one for each thread, at most 4, for models up to 1e9 weights and runs long enough to pay for their
     start; else 1, which is this process itself."""
+    draft: EngineDraftConfig | None = None
+    """Speculative decoding by draft heads; null: one token per pass. The law that is sampled is the same."""
 
 
 class OverlongPenalty(Recipe):

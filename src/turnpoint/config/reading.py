@@ -12,12 +12,13 @@ from pydantic import ValidationError
 
 from turnpoint.config import explain
 from turnpoint.config.base import Recipe
+from turnpoint.config.drafting import DraftConfig
 from turnpoint.config.recipes import RunConfig, SftConfig
 from turnpoint.errors import RecipeError
 
-_R = TypeVar("_R", RunConfig, SftConfig)
+_R = TypeVar("_R", RunConfig, SftConfig, DraftConfig)
 
-_KINDS: Mapping[str, type[Recipe]] = {"train": RunConfig, "sft": SftConfig}
+_KINDS: Mapping[str, type[Recipe]] = {"train": RunConfig, "sft": SftConfig, "draft": DraftConfig}
 
 
 class _NoDuplicates(yaml.SafeLoader):
@@ -48,6 +49,11 @@ def load_sft_recipe(path: str | Path, overrides: Sequence[str] = ()) -> SftConfi
     return _load(path, overrides, SftConfig)
 
 
+def load_draft_recipe(path: str | Path, overrides: Sequence[str] = ()) -> DraftConfig:
+    """Returns the recipe of draft heads in `path`; raises RecipeError as `load_recipe` does."""
+    return _load(path, overrides, DraftConfig)
+
+
 def load_run_recipe(path: str | Path) -> RunConfig | SftConfig:
     """Returns the resolved recipe that a run of `train` or `sft` left in its folder.
 
@@ -65,6 +71,11 @@ def parse_recipe(tree: Mapping[str, Any]) -> RunConfig:
 def parse_sft_recipe(tree: Mapping[str, Any]) -> SftConfig:
     """Returns `tree` as a recipe of supervised fine-tuning; raises RecipeError as `load_recipe` does."""
     return _parse(tree, SftConfig)
+
+
+def parse_draft_recipe(tree: Mapping[str, Any]) -> DraftConfig:
+    """Returns `tree` as a recipe of draft heads; raises RecipeError as `load_recipe` does."""
+    return _parse(tree, DraftConfig)
 
 
 def dump_recipe(config: Recipe) -> str:
@@ -148,14 +159,15 @@ def _read(path: str | Path) -> dict[str, Any]:
 
 def _check_kind(path: str | Path, tree: Mapping[str, Any], kind: type[Recipe]) -> None:
     """Raises RecipeError for a recipe that has keys of another command and none that is only of its own."""
-    mine, other = ("train", "sft") if kind is RunConfig else ("sft", "train")
     keys = {name: its.model_fields.keys() & tree.keys() for name, its in _KINDS.items()}
-    foreign = keys[other] - keys[mine]
-    if foreign and not keys[mine] - keys[other]:
-        raise RecipeError(
-            f"recipe {path} is one of turnpoint {other}, not of turnpoint {mine}: it has "
-            f"{', '.join(sorted(foreign))}"
-        )
+    mine = next(name for name, its in _KINDS.items() if its is kind)
+    for other in _KINDS:
+        foreign = keys[other] - keys[mine]
+        if foreign and not keys[mine] - keys[other]:
+            raise RecipeError(
+                f"recipe {path} is one of turnpoint {other}, not of turnpoint {mine}: it has "
+                f"{', '.join(sorted(foreign))}"
+            )
 
 
 def _apply(tree: dict[str, Any], override: str, kind: type[Recipe]) -> None:

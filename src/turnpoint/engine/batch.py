@@ -31,6 +31,7 @@ class Batch:
     def __init__(self, shape: CacheShape) -> None:
         self._shape = shape
         self._own = Rows(shape)
+        self._drafted = 0  # tokens of this step behind a row's newest: theirs to keep until they are verified
         self.clear()
 
     def clear(self) -> None:
@@ -77,7 +78,7 @@ class Batch:
             self._levels[depth].add([it for it in made if it[0].depth == depth])
         for row in alone:
             if shared := self._paths[row].shared:
-                kept = self.sequences[row].length - shared
+                kept = self.sequences[row].length + self._drafted - shared
                 self._own.view(row, 0, kept).fill([self._own.view(row, shared, shared + kept).clone()])
 
     def _pays(self, saved: int) -> bool:
@@ -103,11 +104,16 @@ class Batch:
         while self._levels and not self._levels[-1].trunks:
             self._levels.pop()
 
-    def fit(self, drafted: int = 0) -> None:
-        """Makes room for one more token in every row, and for `drafted` ones behind it."""
+    def fit(self, drafted: int | None = None) -> None:
+        """Makes room for one more token in every row, and for `drafted` ones behind it.
+
+        None: as many as the last time, since sequences join between a pass over drafts and their
+        verification.
+        """
+        self._drafted = self._drafted if drafted is None else drafted
         if self.sequences:
             own = int((self._lengths() - self._shared()).max())
-            self._own.fit(len(self.sequences), own + drafted)
+            self._own.fit(len(self.sequences), own + self._drafted)
 
     def rows(self, count: int, drafted: npt.NDArray[np.int64] | None = None) -> DecodeRows:
         """Returns where the first `count` rows, those that decode in this step, attend.

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len
 
 from turnpoint.reports.branching_metrics import EXAMINATION_SHARE, REFLECT, SCORE
+from turnpoint.reports.draft_metrics import ACCEPT_LENGTH
 from turnpoint.reports.rollout_metrics import SLOWEST_VERIFY
 from turnpoint.reports.step import StepReport
 from turnpoint.reports.text import cut, number, percent
@@ -53,6 +54,8 @@ def _fields(report: StepReport, steps: int | None) -> Iterator[str]:
     if values.get(EXAMINATION_SHARE):
         seconds = f"reflect {values[REFLECT]:.1f} s, score {values[SCORE]:.1f} s"
         yield f"{seconds} summed over roots, {percent(values[EXAMINATION_SHARE])} of their time"
+    if ACCEPT_LENGTH in values:
+        yield f"tokens a round {values[ACCEPT_LENGTH]:.2f}"
     if "entropy" in values:
         yield f"entropy {values['entropy']:5.3f}"
     if KL in values:

@@ -23,6 +23,7 @@ from turnpoint.engine.span import CacheShape
 from turnpoint.models.loading import LoadedModel
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.text import plural
+from turnpoint.speculation import open_speculation
 from turnpoint.speed.ceilings import MeasuredProducts, measure_bandwidth
 from turnpoint.speed.context import LayerContext, context_bytes, layers_of
 from turnpoint.speed.figures import Figure, Measured, Phases, Report
@@ -120,6 +121,7 @@ class _Measuring:
             max_step_tokens=subject.engine.max_step_tokens,
             cache_tokens=subject.engine.cache_tokens,
             workers=workers,
+            speculation=open_speculation(subject.engine.draft, self._decoder),
         )
 
     def _sampling(self, engine: TorchEngine) -> Sampling:

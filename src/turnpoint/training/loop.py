@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from turnpoint.branching.gate import Gate
+from turnpoint.engine.stats import EngineStats
 from turnpoint.engine.weights import weights_checksum
 from turnpoint.errors import TrainingError, WeightSyncError
 from turnpoint.metrics import Mean, Metrics, merge_metrics
 from turnpoint.protocols import Advantage, WeightReceiver
 from turnpoint.reports.branching_metrics import agreement
+from turnpoint.reports.draft_metrics import draft_metrics
 from turnpoint.reports.findings import MISMATCH, FindingLimits
 from turnpoint.reports.phase import Phase
 from turnpoint.reports.run_log import RunFolder
@@ -60,6 +62,7 @@ class Loop:
     mini_batches: int
     trainer: Trainer
     receiver: WeightReceiver
+    drafted: Callable[[], EngineStats] | None  # counters of an engine that drafts
     recorder: RolloutWriter
     folder: RunFolder
     trackers: Trackers
@@ -74,6 +77,7 @@ class Loop:
         engine and trainer disagree, and when a refill that must not fall short does.
         """
         clock = _Clock(self.terminal)
+        before = self.drafted() if self.drafted else None
         with clock.phase("rollouts") as phase:
             collected = await collect_step(
                 self.rollouter,
@@ -88,6 +92,8 @@ class Loop:
         if self.gate is not None and agreed is not None:
             self.gate.observe([agreed])
         metrics = {**self._refilled(collected), **({} if index else self.calibrated)}
+        if self.drafted and before is not None:
+            metrics |= draft_metrics(self.drafted() - before)
         credited = [(group, self.advantage.credit(group)) for group in collected.kept]
         if self.teaching is not None:
             with clock.phase("teachers", self.teaching.asked(collected.kept)) as phase:

@@ -1,0 +1,28 @@
+"""The section on speculative decoding in rollouts: whose drafts, how deep, how they are verified."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from turnpoint.config.base import FilePath, PositiveInt, Recipe
+
+MOST_DEPTH = 16  # tokens of a draft; what the heads are made for
+
+
+class EngineDraftConfig(Recipe):
+    """Draft heads at work; they are frozen, and weights that a step publishes leave them as they are."""
+
+    heads: FilePath
+    """The folder of heads that `turnpoint draft` wrote."""
+    depth: Annotated[PositiveInt, Field(le=MOST_DEPTH)] = 3
+    """Tokens that are drafted in a round; with `adaptive` the most."""
+    adaptive: bool = False
+    """true: as deep as gives most tokens per second by what was measured, 0 included. The law is the same;
+    tokens depend on how fast the machine is, so a run that stops and goes on is another one, bit by bit."""
+    mode: Literal["token", "block", "target_only"] = "token"
+    """How drafts are verified, each exact. token: one by one. block: a chain as a whole, which accepts at
+    least as many. target_only: the draft's likeliest tokens, for heads whose laws are worth little."""
+    retrained: bool = False
+    """true: heads of the same model with other weights are taken too; fewer drafts may be accepted."""
