@@ -132,6 +132,7 @@ def test_the_default_objective_in_words() -> None:
             {"rollout": {"refill": {"rounds": 4}}},
             "groups with equal rewards replaced, 4 rounds at most (when too few:",
         ),
+        ({"engine": {"draft": {"heads": "h"}}}, "drafts of 3 tokens a round by h, verified by token"),
         ({"sampling": {"temperature": 0.7}}, "temperature 0.7"),
         ({"optimizer": {"learning_rate": 2e-5, "schedule": "cosine"}}, "learning rate 2e-05 cosine"),
         ({"optimizer": {"warmup_steps": 3}}, "warm-up 3 steps"),

@@ -119,7 +119,9 @@ def _state(heads: DraftHeads) -> dict[str, Tensor]:
 def _read(folder: Path, source: str) -> dict[str, Any]:
     for name in (DESCRIPTION, WEIGHTS):
         if not (folder / name).is_file():
-            raise ModelError(f"{source}: there is no {name}; give a folder that save_heads wrote")
+            raise ModelError(
+                f"{source}: there is no {name}; give the folder of heads that turnpoint draft wrote"
+            )
     try:
         tree: Any = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

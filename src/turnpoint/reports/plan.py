@@ -10,6 +10,7 @@ from pathlib import Path
 
 from turnpoint.config import (
     ChatPrompt,
+    EngineDraftConfig,
     EvaluationConfig,
     FewShotPrompt,
     FunctionVerifierConfig,
@@ -100,7 +101,7 @@ def make_plan(
             ("model", tuple(model_lines(model))),
             ("data", (*data, f"{number(num_train)} to train on, {number(num_eval)} to evaluate")),
             ("prompt", tuple(_prompt(config, prompt_lengths, model.context_length))),
-            ("sampling", (_sampling(workers, threads),)),
+            ("sampling", (_sampling(workers, threads, config.engine.draft),)),
             ("verifier", (_verifier(config.verifier),)),
             ("step", tuple(_step(config, rollouts, generated, micro_batches, max(prompt_lengths)))),
             ("run", (_run(config, num_train), _evaluation(config.evaluation))),
@@ -155,10 +156,16 @@ def prompt_form(prompt: PromptConfig) -> str:
             )
 
 
-def _sampling(workers: int, threads: int) -> str:
-    if workers == 1:
-        return f"in this process, on {plural(threads, 'thread')}"
-    return f"in {workers} processes with {plural(threads, 'thread')} each: small models sample faster so"
+def _sampling(workers: int, threads: int, draft: EngineDraftConfig | None) -> str:
+    where = (
+        f"in this process, on {plural(threads, 'thread')}"
+        if workers == 1
+        else f"in {workers} processes with {plural(threads, 'thread')} each: small models sample faster so"
+    )
+    if draft is None:
+        return where
+    depth = f"{'at most ' if draft.adaptive else ''}{plural(draft.depth, 'token')} a round"
+    return f"{where}; drafts of {depth} by {visible(str(draft.heads))}, verified by {draft.mode}"
 
 
 def _verifier(verifier: VerifierConfig) -> str:
