@@ -37,6 +37,7 @@ FULL: dict[str, Any] = {
     "kl": {"coef": 0.1, "divergence": "forward", "reference": {"kind": "model", "path": "other"}},
     "correction": {"cap": 3.0},
     "distill": {"teachers": {"big": {"path": "large", "coef": 0.5}}, "key": "expert", "loss": {"clip": 5.0}},
+    "engine": {"draft": {"heads": "drafts/mine/heads"}},
     "trackers": {"tensorboard": {}, "trackio": {}, "wandb": {"mode": "offline"}},
 }
 
@@ -114,6 +115,7 @@ SECTIONS = [
     if isinstance(section := getattr(config, name), type)
     and issubclass(section, config.Recipe)
     and section not in (config.Recipe, config.SftConfig, config.SftTrainingConfig, config.StepConfig)
+    and section.__module__ != config.DraftConfig.__module__  # of a command of its own
 ]
 KEYS = sorted({name for section in SECTIONS for name in section.model_fields})
 
