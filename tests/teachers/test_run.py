@@ -200,3 +200,6 @@ def test_a_run_goes_on_with_the_teacher_it_began_with(recipe: Path, tmp_path: Pa
     with pytest.raises(ModelError, match="teacher big does not hold the weights that it had when"):
         tp.resume(run, ["training.steps=2"])
     assert (run / "metrics.jsonl").read_text() == before
+    moved = save_tiny_model(tmp_path / "elsewhere", seed=1)
+    tp.resume(run, ["training.steps=2", f"distill.teachers.big.path={moved}"])
+    assert len(figures(run, "loss")) == 2

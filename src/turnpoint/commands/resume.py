@@ -10,7 +10,7 @@ from turnpoint.commands.origin import begun_with, changed_keys
 from turnpoint.commands.past import find_start
 from turnpoint.commands.train import TrainResult, run
 from turnpoint.config import RunConfig, load_recipe, parse_recipe
-from turnpoint.config.servers import free_keys
+from turnpoint.config.teachers_fit import free_keys
 from turnpoint.errors import RecipeError
 from turnpoint.reports.run_lock import locked
 from turnpoint.reports.run_log import RunFolder
@@ -61,8 +61,8 @@ def _recipe(run_folder: RunFolder, overrides: Sequence[str]) -> RunConfig:
     """Returns the recipe of the run with `overrides`; raises RecipeError for one that changes the past."""
     now = load_recipe(run_folder.recipe, overrides)
     then = begun_with(run_folder, parse_recipe)
-    servers = free_keys(then.distill.teachers) if then.distill else ()
-    changed = changed_keys(then, now, free=[*_FREE, *servers])
+    places = free_keys(then.distill) if then.distill else ()
+    changed = changed_keys(then, now, free=[*_FREE, *places])
     schedule = now.optimizer.schedule
     if "training.steps" in changed and schedule != "constant":
         raise RecipeError(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
@@ -81,10 +80,3 @@ def check_server(name: str, server: ServerTeacher, *, temperature: float, chat: 
             f"{key}.tokenizer = {server.tokenizer} would not be looked at: it stands in for the chat "
             f"template of api=sglang with template=same; take it out"
         )
-
-
-def free_keys(teachers: Mapping[str, Any]) -> Iterable[str]:
-    """Yields the keys of servers that a run that goes on may change."""
-    for name, teacher in teachers.items():
-        if isinstance(teacher, ServerTeacher):
-            yield from (f"distill.teachers.{name}.{key}" for key in SERVER_FREE)

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
-from turnpoint.config.distillation import DistillConfig, HindsightTeacher, MixtureTeacher
+from turnpoint.config.distillation import (
+    DistillConfig,
+    HindsightTeacher,
+    MixtureTeacher,
+    ModelTeacher,
+    RunTeacher,
+)
+from turnpoint.config.servers import SERVER_FREE, ServerTeacher
 
 _CLOSE = 1e-6  # of sums that should be 1
 _WHOLE_LAW = "; take loss.kind = sampled"
@@ -113,3 +121,16 @@ def _whole_law(how: DistillConfig) -> None:
             f"{takes} in every update, and distill.resident = one lets go of them once they have spoken; "
             f"take resident = all, or loss.kind = sampled"
         )
+
+
+def free_keys(how: DistillConfig) -> Iterable[str]:
+    """Yields the keys that a run which goes on may change: where teachers are; who they are is checked."""
+    for name, teacher in how.teachers.items():
+        match teacher:
+            case ServerTeacher():
+                keys = SERVER_FREE
+            case ModelTeacher() | RunTeacher():
+                keys = ("path",)
+            case _:
+                keys = tuple[str, ...]()
+        yield from (f"distill.teachers.{name}.{key}" for key in keys)
