@@ -6,11 +6,7 @@ import gc
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from turnpoint.assemble import Policy, make_renderer, open_model
 from turnpoint.branching import texts
@@ -27,12 +23,12 @@ from turnpoint.config import (
     SampledLoss,
     ServerTeacher,
     StartTeacher,
-    load_run_recipe,
 )
 from turnpoint.diagnosis.teacher_memory import TeacherMemory, memory_of_model, memory_of_twin
 from turnpoint.engine.engine import TorchEngine
 from turnpoint.engine.weights import weights_checksum
 from turnpoint.errors import ModelError, RecipeError
+from turnpoint.learnt import open_run
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.loading import LoadedModel
 from turnpoint.models.twin import twin
@@ -56,7 +52,6 @@ from turnpoint.teachers.scoring import ScoringTeacher, Told
 from turnpoint.teachers.server_engine import ServerEngine
 from turnpoint.teachers.teaching import Teaching, Visit
 from turnpoint.training.average import Average, Averages
-from turnpoint.training.checkpoint import load_latest
 from turnpoint.training.packing import together
 from turnpoint.types import Group, Task, TokenIds
 
@@ -367,30 +362,6 @@ def told_of(teacher: HindsightTeacher, renderer: Renderer) -> Callable[[Group, i
         return renderer.prompt(group.task.messages, hindsight=hindsight)
 
     return told
-
-
-def open_run(run: Path, *, device: str, dtype: Any) -> LoadedModel:
-    """Returns the model of a run folder, of `train` or `sft`, with the weights of its latest checkpoint.
-
-    Raises RunFolderError and ModelError in one line when there is none that can be read.
-    """
-    recipe = load_run_recipe(run / "recipe.yaml")
-    model = open_model(recipe.model.model_copy(update={"device": device, "dtype": dtype}), seed=recipe.seed)
-    found = load_latest(run / "checkpoints", skipped=lambda line: None)
-    if found is None:
-        raise ModelError(f"{run} has no complete checkpoint to teach from; train it first")
-    _take_weights(model, found[1].state, run)
-    return model
-
-
-@torch.no_grad()
-def _take_weights(model: LoadedModel, state: Mapping[str, Tensor], run: Path) -> None:
-    for name, weight in model.decoder.model.named_parameters():
-        if weight.requires_grad:
-            master = state.get(f"master.{name}")
-            if master is None or master.shape != weight.shape:
-                raise ModelError(f"{run}: its checkpoint does not hold {name} of its own model")
-            weight.copy_(master)
 
 
 def reader_of(name: str, model: LoadedModel) -> Reader:
