@@ -16,6 +16,7 @@ class Isolation(enum.StrEnum):
     """How much stands between a program and the machine; docs/sandbox.md says what each level keeps out."""
 
     FULL = "full"  # limits, and the kernel refuses files, network, processes and signals
+    SYSCALLS = "syscalls"  # as FULL, but a program can read (not write) the user's files: no Landlock needed
     LIMITS = "limits"  # limits only: a program has the user's files and network
 
 
@@ -28,6 +29,7 @@ class Limits:
     """
 
     wall: float = 6.0  # seconds by the clock
+    total: float = 120.0  # seconds by the clock for all inputs of a program; later ones are NOT_RUN
     cpu: float = 6.0  # seconds of the processor, rounded up to whole ones by the kernel
     memory_bytes: int = 1 << 30  # of address space
     processes: int = 32  # threads of the program; it cannot start processes under Isolation.FULL
@@ -104,7 +106,7 @@ class Outcome(enum.StrEnum):
     MEMORY = "memory"
     OUTPUT = "output"  # more output than the limit
     KILLED = "killed"  # by a signal
-    NOT_RUN = "not_run"  # the program does not compile, or has no such function
+    NOT_RUN = "not_run"  # the program does not compile or has no such function, or no time was left
     UNREADABLE = "unreadable"  # the function's result is no JSON
 
 
