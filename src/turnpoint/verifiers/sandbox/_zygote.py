@@ -36,9 +36,16 @@ _WATCH_MS = 20  # between two looks at the number of threads
 _CHUNK = 1 << 16  # bytes
 _REPORT_SLACK = 4096  # bytes of a report beside its value
 _PREIMPORTED = (
-    "array bisect cmath collections copy datetime decimal fractions functools hashlib heapq io itertools "
-    "json math operator queue random re statistics string struct textwrap time typing unicodedata"
-).split()
+    *("array", "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools"),
+    *("hashlib", "heapq", "io", "itertools", "math", "operator", "queue", "random", "re", "statistics"),
+    *("string", "struct", "textwrap", "typing", "unicodedata"),
+)
+_PROBE_LIMITS = {"cpu": 10, "memory_bytes": 1 << 30, "file_bytes": 1, "open_files": 64, "tasks": 0}
+_WAYS_OUT = {
+    "full": "; accept less with isolation `syscalls` (programs read your files) or `limits` (no isolation)",
+    "syscalls": "; accept less with isolation `limits` (programs have your files, network and processes)",
+    "limits": "",
+}
 _SYSTEM_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
@@ -51,20 +58,18 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(nothing, descriptor)
+    _kernel.end_with_parent(settings["parent"])
+    _kernel.adopt_orphans()
+    with open("/proc/self/oom_score_adj", "w") as score:
+        score.write("1000")  # and the children's: the first to go when memory runs out
+    _kernel.hide()
+    readable = _preimport(extra)
     try:
-        if sys.platform == "linux":
-            _kernel.end_with_parent(settings["parent"])
-            _kernel.adopt_orphans()
-            with open("/proc/self/oom_score_adj", "w") as score:
-                score.write("1000")  # and the children's: the first to go when memory runs out
-            _kernel.hide()
-        readable = _preimport(extra)
         jail = Jail(level, readable)
-        fault = jail.probe()
+        jail.probe()
     except OSError as error:
-        fault = error.strerror or str(error)
-    if fault:
-        _send(replies, {"status": "failed", "value": None, "reason": fault})
+        reason = f"{error.strerror}{_WAYS_OUT[level]}"
+        _send(replies, {"status": "failed", "value": None, "reason": reason})
         sys.exit(1)
     _send(replies, {"status": "ready", "value": None, "reason": ""})
     gc.collect()
@@ -116,8 +121,8 @@ class Jail:
         self._files = _kernel.ReadOnlyFiles(readable) if level == "full" else None
         self._calls = None if level == "limits" else _kernel.SystemCalls()
 
-    def probe(self) -> str:
-        """Returns what of the isolation does not hold on this host, found by trying in a child; or ""."""
+    def probe(self) -> None:
+        """Tries the isolation in a child; raises OSError with what of it does not hold on this host."""
         said, say = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -134,12 +139,13 @@ class Jail:
         with os.fdopen(said, "rb") as answers:
             fault = answers.read().decode("utf-8", "replace")
         _, status = os.waitpid(pid, 0)
-        return fault or ("" if status == 0 else f"a confined process ended with status {status}")
+        if fault or status:
+            raise OSError(errno.EPERM, fault or f"a confined process ended with status {status}")
 
     def run(
         self, program: dict[str, Any], inputs: list[dict[str, Any]], limits: dict[str, Any]
     ) -> list[dict[str, Any]]:
-        """Returns one raw run per input; those after a program that cannot run, or out of time, are not run."""
+        """Returns one raw run per input; those for which no time is left are not run."""
         deadline = time.monotonic() + limits["total"]
         limits = {**limits, "tasks": _tasks_of_user() if self._level == "limits" else 0}
         runs: list[dict[str, Any]] = []
@@ -171,8 +177,7 @@ class Jail:
         if pid == 0:
             try:
                 os.chdir(folder)
-                if sys.platform == "linux":
-                    _kernel.end_with_parent(zygote)
+                _kernel.end_with_parent(zygote)
                 self._confine(limits)
                 _take_descriptors([stdin, stdout_end, _NOWHERE, report_end, nonce])
                 os.write(_program.REPORT, _CONFINED)
@@ -209,8 +214,7 @@ class Jail:
         _limit(resource.RLIMIT_CORE, 0)
         if limits["tasks"]:
             _limit(resource.RLIMIT_NPROC, limits["tasks"] + limits["processes"])
-        if sys.platform == "linux":
-            _kernel.drop_privileges()
+        _kernel.drop_privileges()
         if self._files is not None:
             self._files.restrict()
         if self._calls is not None:
@@ -260,7 +264,10 @@ def _file_of(data: bytes) -> int:
 
 
 def _watch(child: _Child, limits: dict[str, Any], deadline: float) -> tuple[str, int, float]:
-    """Reads what the child says until it ends or must; returns why it was killed, its status, its CPU time."""
+    """Reads what the child says until it ends or must.
+
+    Returns why it was killed, or "", its wait status, and its seconds of processor time.
+    """
     caps = {child.stdout: limits["output_bytes"], child.report: limits["output_bytes"] + _REPORT_SLACK}
     child.said = {descriptor: bytearray() for descriptor in caps}
     ended = os.pidfd_open(child.pid)

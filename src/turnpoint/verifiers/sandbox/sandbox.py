@@ -41,13 +41,9 @@ _START = (
     "import sys; sys.path.insert(0, {root!r}); from turnpoint.verifiers.sandbox._zygote import main; main()"
 )
 _WORDS = {
-    Isolation.FULL: "limits, Landlock (reads the interpreter, writes nothing), seccomp (no network, no processes)",
+    Isolation.FULL: "limits, Landlock (reads the interpreter), seccomp (no network, processes or writing)",
     Isolation.SYSCALLS: "limits and seccomp (no network, no processes, writes nothing); can READ YOUR FILES",
     Isolation.LIMITS: "limits only; programs have YOUR FILES, NETWORK AND PROCESSES",
-}
-_LOWER = {
-    Isolation.FULL: "`syscalls` (programs can read your files) or `limits` (no isolation)",
-    Isolation.SYSCALLS: "`limits` (no isolation)",
 }
 
 
@@ -83,8 +79,7 @@ class Sandbox:
             self._pool.wait_until_ready()
         except VerifierError as error:
             self._pool.close()
-            way_out = f"; accept less with isolation {_LOWER[isolation]}" if isolation in _LOWER else ""
-            raise RecipeError(f"isolation {isolation.value}: {error}{way_out}") from error
+            raise RecipeError(f"isolation {isolation.value}: {error}") from error
 
     def describe(self) -> str:
         """Returns the isolation in force, in words."""
@@ -93,7 +88,7 @@ class Sandbox:
     def run_now(self, program: Program, inputs: Sequence[Input]) -> list[Run]:
         """Returns one run per input, in order; blocks, from any thread, for a bounded time per program.
 
-        Raises SandboxError when the sandbox itself fails, ValueError for an input that does not fit the entry.
+        Raises SandboxError when the sandbox itself fails, ValueError for an input that fits no such entry.
         """
         reply = self._pool.call(*self._request(program, inputs))
         return _runs(reply, program, inputs)
