@@ -112,8 +112,7 @@ while frame:
 print(any(word in repr(x) for x in seen if type(x) in (dict, list, tuple, str)), len(seen) > 100)
 """
     with Sandbox(limits=Limits(wall=9.0), workers=1) as own:
-        assert _script(own, source).stdout == "False True
-"
+        assert _script(own, source).stdout == "False True\n"
 
 
 def test_what_programs_like_works(sandbox: Sandbox) -> None:
@@ -180,7 +179,8 @@ def test_how_a_call_ended(sandbox: Sandbox, source: str, outcome: Outcome) -> No
         "  s = [v for v in f.f_locals.values() if type(v) is str and len(v) == 32]\n"
         '  if s: os.write(3, (\'{"outcome": "done", "secret":"\' + s[0] + \'"}\').encode()); os._exit(0)\n'
         "  f = f.f_back\ndef f(): return 1",
-        'import builtins, json\nbuiltins.AssertionError = Exception\njson.dumps = lambda x: \'{"outcome": "done"}\'\n'
+        "import builtins, json\nbuiltins.AssertionError = Exception\n"
+        'json.dumps = lambda x: \'{"outcome": "done"}\'\n'
         "def f(): return 1",
     ],
 )
@@ -254,13 +254,13 @@ def test_closing_answers_who_waits() -> None:
 
 
 def test_a_killed_trainer_takes_all_with_it(tmp_path: Path) -> None:
-    code = f"""
+    code = """
 import threading, time
 from turnpoint.verifiers.sandbox import *
 box = Sandbox(limits=Limits(wall=60.0), workers=1)
 threading.Thread(target=box.run_now, args=(Program("import time; time.sleep(60)"), [StdinInput("")])).start()
 zygote = box.pids()[0]
-while not (child := open(f"/proc/{{zygote}}/task/{{zygote}}/children").read()): time.sleep(0.01)
+while not (child := open(f"/proc/{zygote}/task/{zygote}/children").read()): time.sleep(0.01)
 print(zygote, child, flush=True)
 """
     trainer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -306,7 +306,8 @@ def test_a_host_without_the_isolation_is_refused(tmp_path: Path) -> None:
     change = "import turnpoint.verifiers.sandbox._kernel as k; k._LANDLOCK_CREATE = 9999; from"
     script.write_text(
         f"#!{sys.executable}\nimport os, sys\na = sys.argv[1:]\n"
-        f'a[-2] = a[-2].replace("from", {change!r}, 1)\nos.execv({sys.executable!r}, [{sys.executable!r}, *a])\n'
+        f'a[-2] = a[-2].replace("from", {change!r}, 1)\n'
+        f"os.execv({sys.executable!r}, [{sys.executable!r}, *a])\n"
     )
     script.chmod(0o755)
     with pytest.raises(

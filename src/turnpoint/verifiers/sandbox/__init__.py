@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from turnpoint.verifiers.sandbox.records import AssertInput as AssertInput
     from turnpoint.verifiers.sandbox.records import CallInput as CallInput
     from turnpoint.verifiers.sandbox.records import FunctionEntry as FunctionEntry
+    from turnpoint.verifiers.sandbox.records import Input as Input
     from turnpoint.verifiers.sandbox.records import Isolation as Isolation
     from turnpoint.verifiers.sandbox.records import Limits as Limits
     from turnpoint.verifiers.sandbox.records import Outcome as Outcome
@@ -21,6 +22,7 @@ _RECORDS = (
     "AssertInput",
     "CallInput",
     "FunctionEntry",
+    "Input",
     "Isolation",
     "Limits",
     "Outcome",
@@ -33,6 +35,7 @@ __all__ = [
     "AssertInput",
     "CallInput",
     "FunctionEntry",
+    "Input",
     "Isolation",
     "Limits",
     "Outcome",
