@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import torch
 
 from turnpoint.config import (
     ChatPrompt,
+    CodeVerifierConfig,
     EngineConfig,
     FewShotPrompt,
     FunctionVerifierConfig,
@@ -38,7 +40,8 @@ from turnpoint.rollout.concurrency import all_of
 from turnpoint.speculation import open_speculation
 from turnpoint.tasks import Dataset, check_lengths, holdout, load_tasks, split_examples
 from turnpoint.types import Task
-from turnpoint.verifiers import FunctionVerifier, MathVerifier, ReasoningGymVerifier, Unjudged
+from turnpoint.verifiers import CodeVerifier, FunctionVerifier, MathVerifier, ReasoningGymVerifier, Unjudged
+from turnpoint.verifiers.sandbox import Isolation, Limits
 
 _GOLD_AT_ONCE = 64  # self-checks in flight
 _SMALL_MODEL = 10**9  # weights, up to which several processes sample faster than one with several threads
@@ -185,7 +188,7 @@ def make_renderer(
             )
 
 
-ClosableVerifier: TypeAlias = MathVerifier | FunctionVerifier | ReasoningGymVerifier | Unjudged
+ClosableVerifier: TypeAlias = MathVerifier | FunctionVerifier | ReasoningGymVerifier | CodeVerifier | Unjudged
 
 
 @contextmanager
@@ -201,6 +204,17 @@ def _verifier(config: RunConfig) -> ClosableVerifier:
             return MathVerifier(timeout=math.timeout, workers=math.workers)
         case FunctionVerifierConfig() as function:
             return FunctionVerifier(function.path)
+        case CodeVerifierConfig() as code:
+            return CodeVerifier(
+                reward=code.reward,
+                most=code.max_tests,
+                choose=code.choose,
+                tolerance=code.tolerance,
+                checker=code.checker,
+                limits=Limits(wall=code.timeout, cpu=code.timeout, memory_bytes=code.memory_mb << 20),
+                workers=code.workers,
+                isolation=Isolation(code.isolation),
+            )
         case NoVerifierConfig():
             return Unjudged()
         case ReasoningGymVerifierConfig():
@@ -246,7 +260,7 @@ async def check_gold(
             phase.advance(len(block))
     lines = [
         f"{len(tasks)} of {len(dataset.tasks)} left out: {reason} "
-        f"(first: {tasks[0].id}, gold {tasks[0].answer!r})"
+        f"(first: {tasks[0].id}, gold {reprlib.repr(tasks[0].answer)})"
         for reason, tasks in refused.items()
     ]
     if not kept:

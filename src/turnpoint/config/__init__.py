@@ -12,9 +12,11 @@ from turnpoint._lazy import lazy
 if TYPE_CHECKING:
     from turnpoint.config.asking import AdapterConfig as AdapterConfig
     from turnpoint.config.asking import ChatPrompt as ChatPrompt
+    from turnpoint.config.asking import CodeVerifierConfig as CodeVerifierConfig
     from turnpoint.config.asking import FewShotPrompt as FewShotPrompt
     from turnpoint.config.asking import FunctionVerifierConfig as FunctionVerifierConfig
     from turnpoint.config.asking import HubTasks as HubTasks
+    from turnpoint.config.asking import HumanEvalTasks as HumanEvalTasks
     from turnpoint.config.asking import JsonlTasks as JsonlTasks
     from turnpoint.config.asking import MathVerifierConfig as MathVerifierConfig
     from turnpoint.config.asking import ModelConfig as ModelConfig
@@ -120,6 +122,7 @@ __all__ = [
     "ChatPrompt",
     "CheckpointHeads",
     "CispoLoss",
+    "CodeVerifierConfig",
     "CorrectionConfig",
     "DistillConfig",
     "DistillLossConfig",
@@ -144,6 +147,7 @@ __all__ = [
     "HindsightRuleConfig",
     "HindsightTeacher",
     "HubTasks",
+    "HumanEvalTasks",
     "HybridLoss",
     "JensenShannonLoss",
     "JsonlTasks",
@@ -238,6 +242,7 @@ __getattr__, __dir__ = lazy(
         "BaseReference": "learning",
         "ChatPrompt": "asking",
         "CispoLoss": "learning",
+        "CodeVerifierConfig": "asking",
         "CorrectionConfig": "learning",
         "EngineConfig": "learning",
         "EvaluationConfig": "learning",
@@ -245,6 +250,7 @@ __getattr__, __dir__ = lazy(
         "FunctionVerifierConfig": "asking",
         "GspoLoss": "learning",
         "HubTasks": "asking",
+        "HumanEvalTasks": "asking",
         "JsonlTasks": "asking",
         "KlConfig": "learning",
         "LossConfig": "learning",

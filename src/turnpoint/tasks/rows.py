@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import IO, Any, TypeAlias, cast
 
 from turnpoint.errors import DataError
 
@@ -23,14 +25,16 @@ class Row:
 
 
 def jsonl_rows(path: Path) -> Iterator[Row]:
-    """Yields the objects of a JSON-lines file; a byte-order mark, CRLF and blank lines are fine.
+    """Yields the objects of a JSON-lines file, gzipped when its name ends in .gz.
+
+    A byte-order mark, CRLF and blank lines are fine.
 
     Raises DataError with the line number for bytes that are not UTF-8, broken JSON, or anything but an
     object.
     """
     index = 0
     try:
-        with path.expanduser().open("rb") as file:
+        with _open(path.expanduser()) as file:
             for number, line in enumerate(file, start=1):
                 text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
                 if not text.strip():
@@ -41,6 +45,12 @@ def jsonl_rows(path: Path) -> Iterator[Row]:
                 index += 1
     except OSError as error:
         raise DataError(f"tasks {path}: {error.strerror or error}") from error
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"tasks {path}: broken gzip: {error}") from error
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 
 def _object(line: bytes, where: str) -> Columns:
