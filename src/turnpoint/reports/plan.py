@@ -178,9 +178,10 @@ def _verifier(verifier: VerifierConfig) -> str:
             return f"mathematical equality of the answer; {limits}"
         case CodeVerifierConfig():
             earns = "the share of tests passed" if verifier.reward == "fraction" else "1 for all tests passed"
+            level = Isolation(verifier.isolation)
             return (
                 f"{earns}, at most {verifier.max_tests} a problem ({verifier.choose} first), "
-                f"{verifier.timeout:g} s each; isolation {verifier.isolation}: {ISOLATION[Isolation(verifier.isolation)]}"
+                f"{verifier.timeout:g} s each; isolation {level}: {ISOLATION[level]}"
             )
         case NoVerifierConfig():
             return "none: nobody judges"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from turnpoint.tasks.row_format import InvalidRow, Problem, RowFormat, has, whole_text
@@ -140,7 +140,7 @@ def _mbpp(columns: Columns) -> Problem:
     lines = _literal(columns.get("test_list"), "test_list")
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in cast("list[object]", lines)):
         raise InvalidRow("test_list is no list of texts")
-    imports = columns.get("test_imports") or []
+    imports = cast("list[object]", columns.get("test_imports") or [])
     setup = "\n".join([*map(str, imports), str(columns.get("test_setup_code") or "")]).strip()
     try:
         name, tests = tests_of_asserts(cast("list[str]", lines), setup)
@@ -202,9 +202,7 @@ def _with_tests(prompt: str, tests: Tests, *, answer: str, used: set[str]) -> Pr
     )
 
 
-def _tests(
-    tests: list[Test] | tuple[Test, ...], entry: ScriptEntry | FunctionEntry, preamble: str = ""
-) -> Tests:
+def _tests(tests: Sequence[Test], entry: ScriptEntry | FunctionEntry, preamble: str = "") -> Tests:
     if not tests:
         raise InvalidRow("no tests")
     return Tests(tests=tuple(tests), entry=entry, preamble=preamble)
@@ -215,7 +213,7 @@ def _literal(value: Any, name: str) -> Any:
     if value is None:
         raise InvalidRow(f"{name} is null or missing")
     if not isinstance(value, str):
-        return cast(Any, value).tolist() if type(value).__module__ == "numpy" else value
+        return value.tolist() if type(value).__module__ == "numpy" else value
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
@@ -235,9 +233,10 @@ def _row(value: object) -> Mapping[str, Any]:
 def _pairs(inputs: object, outputs: object) -> list[tuple[Any, Any]]:
     if not isinstance(inputs, list | tuple) or not isinstance(outputs, list | tuple):
         raise InvalidRow("inputs and outputs are not two lists")
-    if len(inputs) != len(outputs):
+    given, expected = cast("list[Any]", inputs), cast("list[Any]", outputs)
+    if len(given) != len(expected):
         raise InvalidRow("not as many outputs as inputs")
-    return list(zip(cast("list[Any]", inputs), cast("list[Any]", outputs), strict=True))
+    return list(zip(given, expected, strict=True))
 
 
 def _stdin_test(given: Any, expected: Any) -> StdinTest:
@@ -269,10 +268,11 @@ def _call_test(given: Any, expected: Any, *, wrapped: bool) -> CallTest:
 
 def _first_solution(value: Any) -> str:
     """Returns the first reference program, out of its fence; empty without one."""
-    solutions = _literal(value, "solutions") if isinstance(value, str) and value.startswith("[") else value
-    if isinstance(solutions, list | tuple) and solutions and isinstance(solutions[0], str):
-        return last_block(solutions[0]) or solutions[0]
-    return ""
+    solutions: Any = (
+        _literal(value, "solutions") if isinstance(value, str) and value.startswith("[") else value
+    )
+    first = cast("list[object]", solutions)[0] if isinstance(solutions, list | tuple) and solutions else None
+    return last_block(first) or first if isinstance(first, str) else ""
 
 
 def _text(columns: Columns, name: str) -> str:

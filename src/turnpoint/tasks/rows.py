@@ -49,7 +49,7 @@ def jsonl_rows(path: Path) -> Iterator[Row]:
         raise DataError(f"tasks {path}: broken gzip: {error}") from error
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 
