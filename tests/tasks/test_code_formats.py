@@ -9,7 +9,7 @@ import pytest
 
 from turnpoint.tasks.formats import FORMATS, recognise
 from turnpoint.tasks.row_format import InvalidRow
-from turnpoint.verifiers.code.tests import AssertTest, CallTest, StdinTest, Tests
+from turnpoint.verifiers.code.tests import AssertTest, CallTest, StdinTest, Suite
 from turnpoint.verifiers.sandbox.records import FunctionEntry, ScriptEntry
 
 STDIN = {"inputs": ["3\n"], "outputs": ["9\n"]}
@@ -18,9 +18,9 @@ STDIN_ROWS = [{"type": "stdin_stdout", "input": "3\n", "output": "9\n"}]
 CALL_ROWS = [{"type": "function_call", "fn_name": "sq", "input": [3], "output": [9]}]
 
 
-def read(columns: dict[str, Any]) -> tuple[Tests, str, str]:
+def read(columns: dict[str, Any]) -> tuple[Suite, str, str]:
     problem = recognise([columns], "rows").read(columns)
-    return Tests.from_json(problem.extra["tests"]), problem.messages[0].content, problem.answer
+    return Suite.from_json(problem.extra["tests"]), problem.messages[0].content, problem.answer
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_deepcoder_stdin(tests: object, write: Any) -> None:
     found, prompt, answer = read(
         {"problem": "Square.", "tests": write(tests), "solutions": ["```python\nprint(1)\n```"]}
     )
-    assert found == Tests(tests=(StdinTest(input="3\n", output="9\n"),), entry=ScriptEntry())
+    assert found == Suite(tests=(StdinTest(input="3\n", output="9\n"),), entry=ScriptEntry())
     assert "standard input" in prompt
     assert answer == "print(1)\n"
 

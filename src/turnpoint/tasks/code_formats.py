@@ -24,7 +24,7 @@ from turnpoint.tasks.rows import Columns
 from turnpoint.types import Json, Message
 from turnpoint.verifiers.code.asserts import tests_of_asserts, tests_of_check
 from turnpoint.verifiers.code.extract import last_block
-from turnpoint.verifiers.code.tests import CallTest, StdinTest, Test, Tests
+from turnpoint.verifiers.code.tests import CallTest, StdinTest, Suite, Test
 from turnpoint.verifiers.sandbox.records import FunctionEntry, ScriptEntry
 
 _SCRIPT = "Write a Python program that reads from standard input and prints the answer."
@@ -193,7 +193,7 @@ CODE_FORMATS: Mapping[str, RowFormat] = {
 # --- values -------------------------------------------------------------------------------------
 
 
-def _with_tests(prompt: str, tests: Tests, *, answer: str, used: set[str]) -> Problem:
+def _with_tests(prompt: str, tests: Suite, *, answer: str, used: set[str]) -> Problem:
     return Problem(
         messages=(Message(role="user", content=prompt),),
         answer=answer,
@@ -202,10 +202,10 @@ def _with_tests(prompt: str, tests: Tests, *, answer: str, used: set[str]) -> Pr
     )
 
 
-def _tests(tests: Sequence[Test], entry: ScriptEntry | FunctionEntry, preamble: str = "") -> Tests:
+def _tests(tests: Sequence[Test], entry: ScriptEntry | FunctionEntry, preamble: str = "") -> Suite:
     if not tests:
         raise InvalidRow("no tests")
-    return Tests(tests=tuple(tests), entry=entry, preamble=preamble)
+    return Suite(tests=tuple(tests), entry=entry, preamble=preamble)
 
 
 def _literal(value: Any, name: str) -> Any:

@@ -8,7 +8,7 @@ from turnpoint.types import Json
 from turnpoint.verifiers.code.asserts import tests_of_check as read_check
 from turnpoint.verifiers.code.compare import same_output, same_value
 from turnpoint.verifiers.code.extract import last_block
-from turnpoint.verifiers.code.tests import AssertTest, CallTest, StdinTest, Tests, select
+from turnpoint.verifiers.code.tests import AssertTest, CallTest, StdinTest, Suite, select
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_check_becomes_calls() -> None:
 
 
 def test_tests_survive_json_and_are_never_empty() -> None:
-    tests = Tests(tests=(StdinTest(input="", output="1"), AssertTest(source="x")), preamble="import re\n")
-    assert Tests.from_json(tests.to_json()) == tests
+    tests = Suite(tests=(StdinTest(input="", output="1"), AssertTest(source="x")), preamble="import re\n")
+    assert Suite.from_json(tests.to_json()) == tests
     for bad in ({"tests": []}, {"tests": None}, [], {"tests": [{"kind": "call", "arguments": []}]}, "7"):
         with pytest.raises(ValueError, match="test"):
-            Tests.from_json(bad)
+            Suite.from_json(bad)

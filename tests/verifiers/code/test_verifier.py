@@ -11,12 +11,12 @@ import pytest
 from turnpoint.config import HumanEvalTasks
 from turnpoint.tasks import load_tasks
 from turnpoint.types import Message, Task, Verdict
-from turnpoint.verifiers.code.tests import AssertTest, CallTest, StdinTest, Tests
+from turnpoint.verifiers.code.tests import AssertTest, CallTest, StdinTest, Suite
 from turnpoint.verifiers.code.verifier import CodeVerifier, wrong_program
 from turnpoint.verifiers.sandbox.records import FunctionEntry, Limits
 
-SQUARE = Tests(tests=(StdinTest(input="3\n", output="9\n"), StdinTest(input="4\n", output="16\n")))
-CALL = Tests(
+SQUARE = Suite(tests=(StdinTest(input="3\n", output="9\n"), StdinTest(input="4\n", output="16\n")))
+CALL = Suite(
     tests=(CallTest(arguments=(3,), output=[9], wrapped=True), AssertTest(source="assert sq(4) == 16")),
     entry=FunctionEntry("sq"),
 )
@@ -28,11 +28,11 @@ def verifier() -> Iterator[CodeVerifier]:
         yield verifier
 
 
-def judge(verifier: CodeVerifier, tests: Tests, source: str) -> Verdict:
+def judge(verifier: CodeVerifier, tests: Suite, source: str) -> Verdict:
     return verifier.grade(tests=tests, response=f"```python\n{source}\n```")
 
 
-def task(tests: Tests, answer: str = "") -> Task:
+def task(tests: Suite, answer: str = "") -> Task:
     return Task(
         id="t",
         messages=(Message(role="user", content="?"),),
@@ -83,7 +83,7 @@ EQUAL = "class E:\n    def __eq__(self, other): return True\n    def __ne__(self
     ],
 )
 def test_cheats_gain_nothing_where_values_are_compared_outside(verifier: CodeVerifier, source: str) -> None:
-    only_call = Tests(tests=CALL.tests[:1], entry=CALL.entry)
+    only_call = Suite(tests=CALL.tests[:1], entry=CALL.entry)
     assert judge(verifier, only_call, source).reward == 0
 
 
@@ -93,13 +93,13 @@ def test_assertions_are_not_passed_by_leaving(verifier: CodeVerifier, source: st
 
 
 def test_self_check(verifier: CodeVerifier) -> None:
-    def check(tests: Tests, answer: str) -> Verdict:
+    def check(tests: Suite, answer: str) -> Verdict:
         return asyncio.run(verifier.self_check(task(tests, answer)))
 
     assert check(SQUARE, "print(int(input()) ** 2)").valid
     assert check(SQUARE, "").valid
     assert "does not pass" in check(SQUARE, "print(9)").reason
-    trivial = Tests(tests=(AssertTest(source="pass"),), entry=FunctionEntry("sq"))
+    trivial = Suite(tests=(AssertTest(source="pass"),), entry=FunctionEntry("sq"))
     assert "wrong answer passes" in check(trivial, "").reason
 
 
@@ -121,7 +121,7 @@ def test_humaneval_references_pass_and_broken_ones_fail() -> None:
     tasks = load_tasks(HumanEvalTasks(kind="humaneval")).tasks
 
     async def judged(verifier: CodeVerifier) -> tuple[list[Verdict], list[Verdict]]:
-        broken = [wrong_program(Tests.from_json(each.metadata["tests"])) for each in tasks]
+        broken = [wrong_program(Suite.from_json(each.metadata["tests"])) for each in tasks]
         right = [verifier.verify(each, f"```python\n{each.answer}\n```") for each in tasks]
         wrong = [
             verifier.verify(each, f"```python\n{source}\n```")

@@ -71,7 +71,7 @@ Test: TypeAlias = "StdinTest | CallTest | AssertTest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tests:
+class Suite:
     """The tests of one problem, and how its programs are entered; raises ValueError without a test."""
 
     tests: tuple[Test, ...]
@@ -93,7 +93,7 @@ class Tests:
         }
 
     @staticmethod
-    def from_json(value: object) -> Tests:
+    def from_json(value: object) -> Suite:
         """Returns what `to_json` wrote, also as a JSON text; raises ValueError, in one line, otherwise."""
         tree = json.loads(value) if isinstance(value, str) else value
         if not isinstance(tree, Mapping):
@@ -104,7 +104,7 @@ class Tests:
             raise ValueError(f"tests.tests is a {type(rows).__name__}, not a list")
         name, owner = fields.get("function"), fields.get("class")
         entry = FunctionEntry(_text(name, "function"), owner) if name is not None else ScriptEntry()
-        return Tests(
+        return Suite(
             tests=tuple(_test(row, entry) for row in cast("list[object]", rows)),
             entry=entry,
             preamble=_text(fields.get("preamble", ""), "preamble"),

@@ -11,7 +11,7 @@ from turnpoint.types import Json, Task, Verdict
 from turnpoint.verifiers.code.compare import same_output, same_value
 from turnpoint.verifiers.code.extract import last_block
 from turnpoint.verifiers.code.report import Result, feedback
-from turnpoint.verifiers.code.tests import AssertTest, CallTest, Choose, StdinTest, Test, Tests, select
+from turnpoint.verifiers.code.tests import AssertTest, CallTest, Choose, StdinTest, Suite, Test, select
 from turnpoint.verifiers.function import check_path
 from turnpoint.verifiers.sandbox.records import FunctionEntry, Isolation, Limits, Outcome, Program, Run
 from turnpoint.verifiers.sandbox.sandbox import Sandbox
@@ -36,7 +36,7 @@ class CodeVerifier:
     tests that cannot be read and faults of the sandbox or the checker give an invalid verdict. Raises
     RecipeError when this host cannot give the isolation.
 
-    >>> square = Tests(tests=(StdinTest(input="3\n", output="9\n"),))
+    >>> square = Suite(tests=(StdinTest(input="3\n", output="9\n"),))
     >>> with CodeVerifier(workers=1, isolation=Isolation.LIMITS) as verifier:
     ...     verifier.grade(tests=square, response="```python\nprint(int(input()) ** 2)\n```").reward
     1.0
@@ -69,7 +69,7 @@ class CodeVerifier:
         """Returns the isolation in force, in words."""
         return self._sandbox.describe()
 
-    def grade(self, *, tests: Tests, response: str) -> Verdict:
+    def grade(self, *, tests: Suite, response: str) -> Verdict:
         """Returns the verdict on `response`; blocks, from any thread."""
         source = last_block(response)
         if source is None:
@@ -108,7 +108,7 @@ class CodeVerifier:
             return Verdict.invalid(f"the reference program does not pass: {right.reason}")
         return right
 
-    async def _run(self, tests: Tests, source: str) -> Verdict:
+    async def _run(self, tests: Suite, source: str) -> Verdict:
         chosen = self._chosen(tests)
         try:
             runs = await self._sandbox.run(_program(tests, source), [test.given() for test in chosen])
@@ -117,7 +117,7 @@ class CodeVerifier:
             return Verdict.invalid(str(error))
         return self._conclude(results)
 
-    def _chosen(self, tests: Tests) -> list[Test]:
+    def _chosen(self, tests: Suite) -> list[Test]:
         return select(tests.tests, most=self._most, choose=self._choose)
 
     def _conclude(self, results: Sequence[Result]) -> Verdict:
@@ -159,7 +159,7 @@ class CodeVerifier:
         self.close()
 
 
-def wrong_program(tests: Tests) -> str:
+def wrong_program(tests: Suite) -> str:
     """Returns a program of the asked form that answers every input with the same wrong text."""
     answer = repr(NO_TESTS_PASSED)
     if not isinstance(tests.entry, FunctionEntry):
@@ -171,15 +171,15 @@ def wrong_program(tests: Tests) -> str:
     return f"class {tests.entry.class_name}:\n{inside}"
 
 
-def _program(tests: Tests, source: str) -> Program:
+def _program(tests: Suite, source: str) -> Program:
     return Program(f"{tests.preamble}\n{source}" if tests.preamble else source, tests.entry)
 
 
-def _tests(task: Task) -> Tests | Verdict:
+def _tests(task: Task) -> Suite | Verdict:
     if TESTS not in task.metadata:
         return Verdict.invalid(f"{task.id} has no tests")
     try:
-        return Tests.from_json(task.metadata[TESTS])
+        return Suite.from_json(task.metadata[TESTS])
     except ValueError as error:
         return Verdict.invalid(f"the tests of {task.id} cannot be read: {error}")
 
