@@ -23,9 +23,7 @@ def read(columns: dict[str, Any]) -> tuple[Suite, str, str]:
     return Suite.from_json(problem.extra["tests"]), problem.messages[0].content, problem.answer
 
 
-@pytest.mark.parametrize(
-    "write", [json.dumps, repr, lambda tests: tests], ids=["json", "literal", "as it is"]
-)
+@pytest.mark.parametrize("write", [json.dumps, repr, lambda tests: tests], ids=["json", "python", "as is"])
 @pytest.mark.parametrize("tests", [STDIN, STDIN_ROWS])
 def test_deepcoder_stdin(tests: object, write: Any) -> None:
     found, prompt, answer = read(

@@ -43,7 +43,7 @@ def _deepcoder(columns: Columns) -> Problem:
         kinds = {str(row.get("type", row.get("testtype"))) for row in rows}
         if len(kinds) > 1:
             raise InvalidRow("tests are of several types")
-        kind = kinds.pop() if kinds else kind
+        kind = kinds.pop() if kinds else "stdin"
         if kind not in ("stdin_stdout", "function_call", "stdin", "functional"):
             raise InvalidRow(f"tests are of type {kind[:40]!r}")
         if kind in ("function_call", "functional"):

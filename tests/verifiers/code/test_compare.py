@@ -64,7 +64,8 @@ def test_selection_keeps_order() -> None:
 
 def test_check_becomes_calls() -> None:
     source = (
-        "def check(candidate):\n    assert candidate([1]) == (2, 3)\n    assert abs(candidate(1) - 0.5) < 1e-6\n"
+        "def check(candidate):\n    assert candidate([1]) == (2, 3)\n"
+        "    assert abs(candidate(1) - 0.5) < 1e-6\n"
         "    assert candidate((1,)) == 1\n    assert True, 'x'\n"
     )
     first, second, third = read_check(source, "f")
