@@ -35,7 +35,7 @@ from turnpoint.training.optimizer import MasterAdamW
 from turnpoint.types import Message, TokenIds
 
 MODEL = "smollm2-135m-instruct"
-_TAUGHT = 1600  # examples of the cold start
+_TAUGHT = 480  # examples of the cold start: 30 steps, after which an entropy of .15 nats is left
 _FITTED_ON = 4096  # tokens
 
 
