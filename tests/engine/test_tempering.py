@@ -1,0 +1,45 @@
+"""Drafts are drawn as warm as overlaps the policy most, by what earlier rounds showed, and stay exact."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from turnpoint.engine.tempering import FACTORS, Tempering
+
+
+def laws(temperatures: list[float], *, sharper: float) -> tuple[Tensor, Tensor]:
+    """Returns target laws [n, 2, V] and logits of drafts that are `sharper` times as sharp at depth 2."""
+    logits = torch.randn(len(temperatures), 2, 50, generator=torch.Generator().manual_seed(0))
+    warm = torch.tensor(temperatures).clamp(min=1e-6)[:, None, None]
+    return torch.softmax(logits / warm, -1), logits * torch.tensor([1.0, sharper])[:, None]
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+def test_what_makes_up_for_drafts_that_are_too_sharp_or_too_flat_is_found(factor: float) -> None:
+    tempering = Tempering(3)
+    temperatures = [1.0, 0.6, 1.3, 1.0] * 20
+    target, logits = laws(temperatures, sharper=factor)
+    assert tempering.factors.tolist() == [1, 1, 1]
+    everywhere = torch.ones(len(temperatures), 2, dtype=torch.bool)
+    tempering.observe(target=target, logits=logits, temperatures=np.array(temperatures), reached=everywhere)
+    assert tempering.factors.tolist() == [1, factor, 1], "nothing was seen of depth 3"
+
+
+def test_what_was_not_reached_and_greedy_rows_show_nothing() -> None:
+    tempering = Tempering(2)
+    target, logits = laws([0.0] * 40 + [1.0] * 40, sharper=1.4)
+    reached = torch.zeros(80, 2, dtype=torch.bool)
+    reached[:40] = True  # of greedy rows
+    reached[40:, 0] = True
+    tempering.observe(
+        target=target, logits=logits, temperatures=np.array([0.0] * 40 + [1.0] * 40), reached=reached
+    )
+    assert tempering.factors.tolist() == [1, 1]
+
+
+def test_some_rounds_are_looked_at() -> None:
+    tempering = Tempering(1)
+    assert [tempering.next_round() for _ in range(17)].count(True) == 3
