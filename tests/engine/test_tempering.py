@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from tests.engine.guesses import Guesses
+from tests.engine.serve import ask, decode, generate, prompt
+from tests.tiny import CONTEXT, tiny_decoder
+from turnpoint.engine import TorchEngine, speculation
+from turnpoint.engine.depth import FixedDepth
+from turnpoint.engine.sampler import draw
+from turnpoint.engine.speculation import Speculation
 from turnpoint.engine.tempering import FACTORS, Tempering
+from turnpoint.engine.verification import verify_chains
 
 
 def laws(temperatures: list[float], *, sharper: float) -> tuple[Tensor, Tensor]:
@@ -43,3 +53,34 @@ def test_what_was_not_reached_and_greedy_rows_show_nothing() -> None:
 def test_some_rounds_are_looked_at() -> None:
     tempering = Tempering(1)
     assert [tempering.next_round() for _ in range(17)].count(True) == 3
+
+
+def test_verification_is_given_the_laws_that_drafts_were_drawn_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What decides is the law behind each draw: softmax of the draft's logits at its temperature."""
+    monkeypatch.setattr(Tempering, "factors", property(lambda _: np.array([0.5, 3.0])))
+    drawn: list[Tensor] = []
+    given: list[Tensor] = []
+
+    def drawing(*, probs: Tensor, uniforms: Tensor) -> Tensor:
+        drawn.append(probs)
+        return draw(probs=probs, uniforms=uniforms)
+
+    def verifying(**what: Any) -> tuple[Tensor, Tensor]:
+        given.extend(what["draft_probs"].unbind(1))
+        return verify_chains(**what)
+
+    monkeypatch.setattr(speculation, "draw", drawing)
+    monkeypatch.setattr(speculation, "verify_chains", verifying)
+    decoder = tiny_decoder(seed=3)
+    engine = TorchEngine(
+        tiny_decoder(),
+        decode=decode,
+        context_length=CONTEXT,
+        speculation=Speculation(drafter=Guesses(decoder), depth=FixedDepth(2), tempered=True),
+    )
+    generate(engine, ask("warm", prompt(9), temperature=1.3, max_tokens=4))
+    assert len(given) == len(drawn) >= 2
+    for drafted, verified in zip(drawn, given, strict=True):
+        torch.testing.assert_close(drafted, verified)
+    entropies = [float(-(it[0] * it[0].clamp(min=1e-12).log()).sum()) for it in drawn[:2]]
+    assert entropies[0] < entropies[1], "a factor of its own for each depth"
