@@ -14,10 +14,15 @@ from tests.engine.serve import ask, decode, generate, prompt
 from tests.tiny import CONTEXT, tiny_decoder
 from turnpoint.engine import TorchEngine, speculation
 from turnpoint.engine.depth import FixedDepth
+from turnpoint.engine.filters import Filters
 from turnpoint.engine.sampler import draw
 from turnpoint.engine.speculation import Speculation
 from turnpoint.engine.tempering import FACTORS, Tempering
 from turnpoint.engine.verification import verify_chains
+
+
+def whole(count: int) -> Filters:
+    return Filters(top_k=np.zeros(count, dtype=np.int64), top_p=np.ones(count))
 
 
 def laws(temperatures: list[float], *, sharper: float) -> tuple[Tensor, Tensor]:
@@ -34,7 +39,13 @@ def test_what_makes_up_for_drafts_that_are_too_sharp_or_too_flat_is_found(factor
     target, logits = laws(temperatures, sharper=factor)
     assert tempering.factors.tolist() == [1, 1, 1]
     everywhere = torch.ones(len(temperatures), 2, dtype=torch.bool)
-    tempering.observe(target=target, logits=logits, temperatures=np.array(temperatures), reached=everywhere)
+    tempering.observe(
+        target=target,
+        logits=logits,
+        temperatures=np.array(temperatures),
+        reached=everywhere,
+        filters=whole(len(temperatures)),
+    )
     assert tempering.factors.tolist() == [1, factor, 1], "nothing was seen of depth 3"
 
 
@@ -45,7 +56,11 @@ def test_what_was_not_reached_and_greedy_rows_show_nothing() -> None:
     reached[:40] = True  # of greedy rows
     reached[40:, 0] = True
     tempering.observe(
-        target=target, logits=logits, temperatures=np.array([0.0] * 40 + [1.0] * 40), reached=reached
+        target=target,
+        logits=logits,
+        temperatures=np.array([0.0] * 40 + [1.0] * 40),
+        reached=reached,
+        filters=whole(80),
     )
     assert tempering.factors.tolist() == [1, 1]
 

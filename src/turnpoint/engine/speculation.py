@@ -26,6 +26,7 @@ from torch.nn import functional
 
 from turnpoint.engine.batch import Batch
 from turnpoint.engine.depth import DepthRule, Survival, reached
+from turnpoint.engine.filters import Filters
 from turnpoint.engine.sampler import draw, require_finite
 from turnpoint.engine.sequence import Generation
 from turnpoint.engine.tempering import WATCHED_ROWS, Tempering
@@ -166,7 +167,10 @@ class Speculator:
         others = len(sequences) - len(drafts.lengths)
         lengths = np.concatenate([drafts.lengths, np.zeros(others, dtype=np.int64)])
         gamma = drafts.ids.shape[1]
-        laws = _laws(logits, np.repeat([it.request.temperature for it in sequences], 1 + lengths))
+        owners = np.repeat(np.arange(len(sequences)), 1 + lengths)
+        temperatures = np.array([float(it.request.temperature) for it in sequences])
+        filters = Filters.of(it.request for it in sequences)
+        laws = _laws(logits, temperatures[owners], filters.rows(owners))
         starts = np.cumsum(1 + lengths) - (1 + lengths)
         places = starts[:, None] + np.minimum(np.arange(gamma + 1), lengths[:, None])
         target = laws[torch.from_numpy(places).to(laws.device)]  # [n, gamma + 1, V]
@@ -194,7 +198,8 @@ class Speculator:
             self._tempering.observe(
                 target=target[watched, :gamma],
                 logits=drafts.logits,
-                temperatures=np.array([float(sequences[row].request.temperature) for row in watched]),
+                temperatures=temperatures[watched],
+                filters=filters.rows(drafts.watched),
                 reached=reached(lengths[watched], accepted[watched], gamma),
             )
         ids = torch.cat([ids, torch.zeros_like(ids[:, :1])], 1).scatter_(
@@ -225,6 +230,7 @@ class _Chains:
         # a depth's two draws are the same however deep other rows go
         self._uniforms, self.coins = draws[:, 0::2], draws[:, 1::2]
         self._temperatures = np.array([float(sequence.request.temperature) for sequence in sequences])
+        self._filters = Filters.of(sequence.request for sequence in sequences)
         self._depths = depths
         self._one_hot = one_hot
         self._factors = factors  # of temperatures, by depth
@@ -238,7 +244,7 @@ class _Chains:
         at, count = len(self._ids), len(self._depths)
         rows = (self._depths > at).nonzero()[0]
         warmth = np.zeros(len(rows)) if self._one_hot else self._factors[at] * self._temperatures[rows]
-        laws = _laws(logits, warmth)
+        laws = _laws(logits, warmth, self._filters.rows(rows))
         if self._watched:
             here = rows[rows < self._watched]
             self._logits.append(_spread(logits[: len(here)].float(), here, self._watched))
@@ -271,14 +277,14 @@ def _spread(given: Tensor, rows: npt.NDArray[np.int64], count: int) -> Tensor:
     return given.new_zeros(count, *given.shape[1:]).index_copy_(0, places, given)
 
 
-def _laws(logits: Tensor, temperatures: npt.NDArray[np.float64]) -> Tensor:
-    """Returns the law of each row at its temperature, [n, V] float32; at 0 all is on the likeliest token.
+def _laws(logits: Tensor, temperatures: npt.NDArray[np.float64], filters: Filters) -> Tensor:
+    """Returns the law of each row at its temperature, filtered, [n, V] float32; at 0 the likeliest has all.
 
     Raises EngineError when a row at 0 has none (NaN or inf logits); of others `draw` does.
     """
     greedy = torch.from_numpy(temperatures == 0).to(logits.device)
     divisors = torch.from_numpy(np.where(temperatures == 0, 1.0, temperatures).astype(np.float32))
-    laws = torch.softmax(logits.float() / divisors.to(logits.device).unsqueeze(1), dim=-1)
+    laws = filters(torch.softmax(logits.float() / divisors.to(logits.device).unsqueeze(1), dim=-1))
     if bool(greedy.any()):
         most, ids = logits.max(-1)
         require_finite(most[greedy])  # else NaN would be the likeliest token

@@ -15,6 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from turnpoint.engine.filters import Filters
+
 FACTORS = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4)
 WATCHED_ROWS = 4
 _EVERY = 8  # rounds
@@ -42,13 +44,20 @@ class Tempering:
         return self._rounds % _EVERY == 1
 
     def observe(
-        self, *, target: Tensor, logits: Tensor, temperatures: npt.NDArray[np.float64], reached: Tensor
+        self,
+        *,
+        target: Tensor,
+        logits: Tensor,
+        temperatures: npt.NDArray[np.float64],
+        filters: Filters,
+        reached: Tensor,
     ) -> None:
         """Takes in laws of the target [n, gamma, V], the draft's logits there, and which count [n, gamma].
 
-        Rows at temperature 0 show nothing.
+        Temperatures and filters are of the n rows; those at temperature 0 show nothing.
         """
         warm = torch.from_numpy(np.where(temperatures > 0, temperatures, 1.0)).to(logits.device)
+        filters = filters.rows(np.repeat(np.arange(len(temperatures)), logits.shape[1]))
         counting = reached & torch.from_numpy(temperatures > 0).to(reached.device).unsqueeze(1)
         here = slice(0, logits.shape[1])
         self._counts *= _MEMORY
@@ -56,5 +65,6 @@ class Tempering:
         self._counts[here] += counting.sum(0).cpu().numpy()
         for at, factor in enumerate(FACTORS):
             draft = torch.softmax(logits / (factor * warm).float()[:, None, None], dim=-1)
+            draft = filters(draft.flatten(0, 1)).view_as(draft)
             overlap = torch.minimum(target, draft).sum(-1).masked_fill(~counting, 0.0)
             self._overlaps[here, at] += overlap.double().sum(0).cpu().numpy()
