@@ -9,6 +9,7 @@
     |-- EngineError              generating or scoring failed
     |-- WeightSyncError          new weights did not reach the engine
     |-- VerifierError            a verifier broke (not: judged an answer wrong)
+    |   `-- SandboxError         the sandbox broke (not: a program misbehaved in it)
     |-- EnvironmentFailure       an environment broke (not: ended an episode)
     `-- TrainingError            a forward, backward or optimiser step cannot be trusted
 
@@ -55,6 +56,10 @@ class WeightSyncError(TurnpointError):
 
 class VerifierError(TurnpointError):
     """A verifier broke; an answer that is merely wrong is a `Verdict`."""
+
+
+class SandboxError(VerifierError):
+    """The sandbox broke; a program that merely misbehaves is a `Run`."""
 
 
 class EnvironmentFailure(TurnpointError):

@@ -40,7 +40,9 @@ _STDERR_LINES = 5
 _STDERR_KEPT = 1 << 20  # bytes of output a worker may leave behind between two calls
 _CHUNK = 1 << 16  # bytes
 
-_Request: TypeAlias = "tuple[bytes, Future[Reply]]"
+_ABANDONED_SECONDS = 0.05  # between two looks whether the caller is still there
+
+_Request: TypeAlias = "tuple[bytes, Future[Reply], threading.Event]"
 
 
 class Status(enum.StrEnum):
@@ -71,6 +73,7 @@ class WorkerSettings:
     timeout: float  # seconds of wall clock per call, waiting for a free worker not included
     memory_bytes: int = 2 << 30  # of address space
     calls_per_worker: int = 1000  # then replaced
+    command: Sequence[str] = ()  # another server of `_child`'s protocol, started without our environment
 
 
 class WorkerPool:
@@ -95,26 +98,31 @@ class WorkerPool:
 
         Raises VerifierError when workers cannot be started, with their last lines, or the pool is closed.
         """
-        return self._submit(arguments).result()
+        return self._submit(arguments, threading.Event()).result()
 
     async def call_async(self, *arguments: Json) -> Reply:
-        """As `call`, without blocking the event loop; cancelling drops a request that has not started."""
-        return await asyncio.wrap_future(self._submit(arguments))
+        """As `call`, without blocking the event loop; cancelling drops the request or kills its worker."""
+        abandoned = threading.Event()
+        try:
+            return await asyncio.wrap_future(self._submit(arguments, abandoned))
+        except asyncio.CancelledError:
+            abandoned.set()
+            raise
 
     def wait_until_ready(self) -> None:
         """Blocks until one worker has its function; raises VerifierError when none can be started."""
-        self._enqueue(b"").result()
+        self._enqueue(b"", threading.Event()).result()
 
-    def _submit(self, arguments: Sequence[Json]) -> Future[Reply]:
+    def _submit(self, arguments: Sequence[Json], abandoned: threading.Event) -> Future[Reply]:
         # ASCII: lone surrogates and NUL pass unharmed.
-        return self._enqueue(json.dumps(arguments).encode("ascii") + b"\n")
+        return self._enqueue(json.dumps(arguments).encode("ascii") + b"\n", abandoned)
 
-    def _enqueue(self, line: bytes) -> Future[Reply]:
+    def _enqueue(self, line: bytes, abandoned: threading.Event) -> Future[Reply]:
         future: Future[Reply] = Future()
         with self._closing:
             if self._closed:
                 raise VerifierError(f"{self._settings.factory}: the worker pool is closed")
-            self._requests.put((line, future))
+            self._requests.put((line, future, abandoned))
         return future
 
     def pids(self) -> list[int]:
@@ -184,12 +192,12 @@ class _Owner:
         with contextlib.suppress(VerifierError):  # the first call tries again and reports
             self._ready_worker()
         while (request := self._requests.get()) is not None:
-            line, future = request
+            line, future, abandoned = request
             if not future.set_running_or_notify_cancel():
                 continue
             try:
                 worker = self._ready_worker()
-                reply = worker.call(line) if line else Reply(status=Status.DONE)
+                reply = worker.call(line, abandoned) if line else Reply(status=Status.DONE)
             except VerifierError as error:
                 future.set_exception(error)
                 continue
@@ -241,7 +249,7 @@ class _Worker:
     def wait_until_ready(self) -> tuple[str, bool]:
         """Returns "" once the function is there, else why it is not, and whether it said so itself."""
         deadline = time.monotonic() + _START_SECONDS
-        line = self._receive(deadline)
+        line = self._receive(deadline, threading.Event())
         if line is None:
             slow = time.monotonic() >= deadline
             reason = f"not ready after {_START_SECONDS:g} s" if slow else self._end()
@@ -249,15 +257,17 @@ class _Worker:
         reply = json.loads(line)
         return ("", True) if reply["status"] == "ready" else (f"{reply['reason']}{self._last_lines()}", True)
 
-    def call(self, line: bytes) -> Reply:
+    def call(self, line: bytes, abandoned: threading.Event) -> Reply:
         self.calls += 1
         if os.fstat(self.stderr.fileno()).st_size > _STDERR_KEPT:
             os.ftruncate(self.stderr.fileno(), 0)
         deadline = time.monotonic() + self.timeout
-        answer = self._receive(deadline) if self._send(line, deadline) else None
+        answer = self._receive(deadline, abandoned) if self._send(line, deadline) else None
         if answer is not None:
             reply = json.loads(answer)
             return Reply(status=Status(reply["status"]), value=reply["value"], reason=reply["reason"])
+        if abandoned.is_set():
+            return Reply(status=Status.DIED, reason="cancelled")
         if time.monotonic() >= deadline:
             return Reply(status=Status.TIMED_OUT, reason=f"timed out after {self.timeout:g} s")
         return Reply(status=Status.DIED, reason=f"{self._end()}{self._last_lines()}")
@@ -287,11 +297,14 @@ class _Worker:
                 return False
         return True
 
-    def _receive(self, deadline: float) -> bytes | None:
-        """Returns the next line; None at the deadline or when the process ended."""
+    def _receive(self, deadline: float, abandoned: threading.Event) -> bytes | None:
+        """Returns the next line; None at the deadline, when nobody waits for it, or the process ended."""
         while b"\n" not in self.pending:
-            if not _wait(self.replies, select.POLLIN, deadline):
-                return None
+            soon = min(deadline, time.monotonic() + _ABANDONED_SECONDS)
+            if not _wait(self.replies, select.POLLIN, soon):
+                if abandoned.is_set() or time.monotonic() >= deadline:
+                    return None
+                continue
             data = os.read(self.replies, _CHUNK)
             if not data:
                 return None
@@ -325,13 +338,15 @@ def _start(settings: WorkerSettings) -> _Worker:
         "memory_bytes": settings.memory_bytes,
         "parent": os.getpid(),
     }
+    command = settings.command or [sys.executable, "-P", "-m", "turnpoint.verifiers._child"]
+    environment = {} if settings.command else {**os.environ, "PYTHONPATH": _search_path()}
     try:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "turnpoint.verifiers._child", json.dumps(child)],
+            [*command, json.dumps(child)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            env={**os.environ, "PYTHONPATH": _search_path(), **_ONE_THREAD},
+            env={**environment, **_ONE_THREAD},
             start_new_session=True,  # Ctrl-C is the parent's to handle
         )
     except OSError as error:
