@@ -7,6 +7,9 @@ CONSTRAINTS := constraints.txt
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
+# A test process per core; each may need 1.5 GB.
+AT_ONCE := --numprocesses=auto --maxprocesses=4
+
 BENCHMARKS := rollout train_step train_branched step grading
 FIGURES := build/bench
 
@@ -27,7 +30,7 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/turnpoint train recipes/demo.yaml
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(AT_ONCE)
 
 # The oldest transformers we support, in an environment of its own.
 test-oldest:
@@ -39,7 +42,7 @@ test-triton:
 	TRITON_INTERPRET=1 .venv-triton/bin/python -m pytest tests/drafting
 
 test-fast: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(AT_ONCE) -m "not slow"
 
 check: $(VENV)/dev.stamp docs
 	$(BIN)/ruff format --check .

@@ -78,7 +78,7 @@ class Renderer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """One completion to sample from softmax(logits / temperature).
+    """One completion to sample from softmax(logits / temperature), cut to its `top_k` and `top_p`.
 
     Draws are a function of (`seed`, `id`, position in the sequence) alone, so a completion does not
     depend on its batch mates beyond rounding. `temperature=0` takes the likeliest token.
@@ -92,6 +92,8 @@ class GenerateRequest:
     stop_strings: tuple[str, ...] = ()
     seed: int = 0
     continued: int = 0  # of the last prompt ids, the policy's own: text and search for stops begin there
+    top_k: int = 0  # only the k likeliest tokens; 0: all
+    top_p: float = 1.0  # only the likeliest of these that have this mass together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,11 @@ from turnpoint.models.decoder import Decoder
 from turnpoint.models.mtp import MtpHeads
 from turnpoint.models.mtp_attention import DraftCache
 from turnpoint.models.mtp_fresh import fit_projection, fresh_heads
+from turnpoint.models.mtp_host import host_of
+from turnpoint.models.mtp_layout import mtp_layout
 from turnpoint.types import TokenIds
+
+OWN = mtp_layout("turnpoint").names
 
 
 def test_rows_that_join_while_drafts_wait_for_their_verification_take_nothing_away() -> None:
@@ -67,7 +72,7 @@ class Alone:
             rows, given["starts"], given["hidden"], given["token_ids"], strict=True
         ):
             known = self.states[row][:start] if start else states[:0]
-            self.states[row] = torch.cat([known, states])
+            self.states[row] = torch.cat([known, self.heads.fed_by(states)])
             self.ids[row] = [*(self.ids[row] if start else []), *map(int, ids)]
         seen: list[Tensor] = []
         drawn: list[Tensor] = []
@@ -128,12 +133,33 @@ def engine_with(drafter: Any, decoder: Decoder) -> TorchEngine:
     )
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma"])
+def heads_like(family: str, decoder: Decoder) -> MtpHeads:
+    """Returns heads wired like a family's, whatever the decoder's norms are stored as."""
+    host = host_of(decoder)
+    return MtpHeads(
+        host,
+        replace(mtp_layout(family), norms="delta" if host.norms_are_deltas() else "weight", names=OWN),
+    )
+
+
+@pytest.mark.parametrize(
+    ("architecture", "family"),
+    [
+        ("llama", "turnpoint"),
+        ("gemma", "turnpoint"),
+        ("llama", "deepseek_v3"),
+        ("gemma", "deepseek_v3"),
+        ("llama", "mimo"),
+        ("gpt2", "mimo"),  # norms that take away the mean, too
+    ],
+)
 @torch.no_grad()
-def test_rows_draft_as_each_would_alone(architecture: str) -> None:
+def test_rows_draft_as_each_would_alone(architecture: str, family: str) -> None:
     """Members of two groups of different lengths, which end at different times and fork afterwards."""
     decoder = tiny_decoder(architecture)
-    alone = Alone(fresh_heads(decoder), decoder)
+    for weight in host_of(decoder).norm.parameters():  # no norm that passes on what it is given
+        weight.add_(0.5 * torch.randn_like(weight))
+    alone = Alone(heads_like(family, decoder), decoder)
     engine = engine_with(alone, decoder)
     requests = [*asks(3, prompt(40), max_tokens=23), *asks(2, prompt(5, 1), max_tokens=11)]
     for at, request in enumerate(requests):
@@ -175,6 +201,15 @@ def test_heads_that_an_engine_cannot_go_on_with_are_refused() -> None:
         MtpDrafter(fresh_heads(tiny_decoder(), layers=2))
     with pytest.raises(ModelError, match="same_depth"):
         MtpDrafter(fresh_heads(tiny_decoder(), attention="same_depth"))
+
+
+def test_a_final_norm_that_leaves_no_trace_is_refused_where_states_before_it_are_needed() -> None:
+    decoder = tiny_decoder()
+    with torch.no_grad():
+        host_of(decoder).norm.weight[3] = 0  # type: ignore[index]
+    MtpDrafter(heads_like("turnpoint", decoder))
+    with pytest.raises(ModelError, match="weights next to 0"):
+        MtpDrafter(heads_like("deepseek_v3", decoder))
 
 
 def test_causal_layout_is_what_one_sequence_sees() -> None:

@@ -5,14 +5,24 @@ import pytest
 import torch
 from torch import Tensor
 
+from turnpoint.engine.filters import Filters
 from turnpoint.engine.sampler import draw, sample
 from turnpoint.errors import EngineError
 
 ALMOST_ONE = 1 - 2.0**-53
 
 
+def whole(count: int) -> Filters:
+    return Filters(top_k=np.zeros(count, dtype=np.int64), top_p=np.ones(count))
+
+
 def _sample(logits: Tensor, temperatures: list[float], uniforms: list[float]) -> tuple[Tensor, Tensor]:
-    return sample(logits=logits, temperatures=np.array(temperatures), uniforms=np.array(uniforms))
+    return sample(
+        logits=logits,
+        temperatures=np.array(temperatures),
+        uniforms=np.array(uniforms),
+        filters=whole(len(logits)),
+    )
 
 
 @pytest.mark.parametrize("vocab", [1, 3, 255, 256, 257, 1000])
@@ -48,7 +58,10 @@ def test_sampled_law_is_the_exact_law(temperature: float) -> None:
     count = 20_000
     uniforms = np.random.default_rng(0).random(count)
     ids, logprobs = sample(
-        logits=logits.expand(count, -1), temperatures=np.full(count, temperature), uniforms=uniforms
+        logits=logits.expand(count, -1),
+        temperatures=np.full(count, temperature),
+        uniforms=uniforms,
+        filters=whole(count),
     )
     counts = np.bincount(ids.numpy(), minlength=7)
     assert counts[4] == 0
@@ -63,7 +76,10 @@ def test_bfloat16_logits_are_a_law_of_float32() -> None:
     exact = torch.log_softmax(logits.double(), -1)
     middles = exact.exp().cumsum(-1) - exact.exp() / 2  # of each token's share
     ids, logprobs = sample(
-        logits=logits.expand(1000, -1), temperatures=np.ones(1000), uniforms=middles.numpy()
+        logits=logits.expand(1000, -1),
+        temperatures=np.ones(1000),
+        uniforms=middles.numpy(),
+        filters=whole(1000),
     )
     assert ids.tolist() == list(range(1000))
     np.testing.assert_allclose(logprobs.numpy(), exact.numpy(), atol=1e-5)

@@ -15,10 +15,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from turnpoint.engine.filters import Filters
 from turnpoint.engine.verification import MODES, verify_chain, verify_chains
 
 Prefix: TypeAlias = tuple[int, ...]
@@ -43,16 +45,15 @@ class Case:
     length: Callable[[Prefix, Prefix], int] = lambda prefix, chain: len(chain)  # of a chain that is verified
 
 
-def law_of(size: int, seed: int, *, temperature: float = 1.0, top_k: int | None = None) -> Law:
+def law_of(size: int, seed: int, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Law:
     """Returns a law over `size` ids that depends on all tokens before."""
+    filters = Filters(top_k=np.array([top_k]), top_p=np.array([top_p]))
 
     def law(prefix: Prefix) -> Tensor:
         number = sum((token + 1) * 11**place for place, token in enumerate(prefix))
         draws = torch.Generator().manual_seed(1000 * seed + number)
         logits = 1.5 * torch.randn(size, generator=draws, dtype=torch.float64)
-        if top_k is not None:
-            logits[logits < logits.topk(top_k).values[-1]] = -torch.inf
-        return softened(logits, temperature)
+        return filters(softened(logits, temperature).unsqueeze(0))[0]
 
     return law
 
@@ -208,11 +209,17 @@ def test_rounds_emit_the_law_of_the_target_over_six_ids(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
-@pytest.mark.parametrize("top_k", [None, 2])
-def test_at_every_temperature_and_filter(mode: str, temperature: float, top_k: int | None) -> None:
-    """The draft is neither filtered nor at the target's temperature."""
-    target = law_of(4, 3, temperature=temperature, top_k=top_k)
-    assert distance(case_of(mode, target, law_of(4, 4, temperature=0.8)), 4) < 1e-8
+@pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (2, 1.0), (0, 0.7), (3, 0.8)])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_at_every_temperature_and_filter(
+    mode: str, temperature: float, top_k: int, top_p: float, filtered: bool
+) -> None:
+    """The draft is at another temperature, with the filter or without."""
+    target = law_of(4, 3, temperature=temperature, top_k=top_k, top_p=top_p)
+    draft = law_of(4, 4, temperature=0.8)
+    if filtered:
+        draft = law_of(4, 4, temperature=0.8, top_k=top_k, top_p=top_p)
+    assert distance(case_of(mode, target, draft), 4) < 1e-8
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -221,6 +221,17 @@ def test_states_before_the_final_norm_are_caught_on_the_way() -> None:
             assert not given.requires_grad
             if layout.hidden == "pre_norm":
                 assert not torch.allclose(given, final)
+                drafts = [
+                    heads.step(
+                        depth=1,
+                        hidden=states,
+                        token_ids=text.token_ids,
+                        positions=text.positions,
+                        layout=CausalLayout(),
+                    ).hidden
+                    for states in (given, heads.fed_by(final))
+                ]
+                torch.testing.assert_close(*drafts, atol=1e-4, rtol=1e-4)
                 given = decoder.backbone.norm(given)
             assert torch.allclose(given, final, atol=1e-5)
     before = len(decoder.backbone.norm._forward_pre_hooks)

@@ -88,6 +88,8 @@ def make_evaluation(
         outcomes=tuple(outcomes),
         samples=len(sampled[0]) if sampled else 0,
         temperature=1.0,
+        top_k=0,
+        top_p=1.0,
         max_new_tokens=8,
         seed=0,
         seconds=1.0,

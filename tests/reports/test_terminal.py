@@ -297,5 +297,6 @@ def test_the_evaluation_table() -> None:
     assert lines[3].split()[:3] == ["greedy", "50.0", "%"]
     assert lines[3].split()[-4:] == ["0", "%", "1", "4"]
     assert lines[4].split()[:3] == ["avg@2", "50.0", "%"]
-    assert lines[5].split() == ["always", '"7"', "10.0", "%"]
-    assert lines[6] == "  ! 11 % of attempts invalid: late (1)"
+    assert lines[5].split() == ["pass@2", "66.7", "%", "0.0", "-", "100.0", "%"]
+    assert lines[6].split() == ["always", '"7"', "10.0", "%"]
+    assert lines[7] == "  ! 11 % of attempts invalid: late (1)"

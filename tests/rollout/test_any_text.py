@@ -124,6 +124,8 @@ def evaluation_of(text: str, reason: str) -> Evaluation:
         outcomes=(Outcome(task_id=text, greedy=attempts[0], sampled=attempts),),
         samples=2,
         temperature=1.0,
+        top_k=0,
+        top_p=1.0,
         max_new_tokens=8,
         seed=0,
         seconds=1.0,

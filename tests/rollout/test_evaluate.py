@@ -108,6 +108,8 @@ def run(
     samples: int = 0,
     rewards: dict[str, float | str] | None = None,
     progress: Progress | None = None,
+    top_k: int = 0,
+    top_p: float = 1.0,
 ) -> Evaluation:
     return asyncio.run(
         evaluate(
@@ -119,6 +121,8 @@ def run(
             temperature=0.7,
             max_new_tokens=6,
             seed=11,
+            top_k=top_k,
+            top_p=top_p,
             progress=progress,
         )
     )
@@ -146,14 +150,29 @@ def test_greedy_and_sampled_scores() -> None:
 
 def test_the_law_of_each_request() -> None:
     engine = ScriptedEngine(script(["7", "7"]))
-    run(engine, tasks_of("7"), samples=1)
+    found = run(engine, tasks_of("7"), samples=1, top_k=5, top_p=0.9)
+    assert found.law == "temperature 0.7, top_k 5, top_p 0.9"
     greedy, sampled = engine.requests
     assert (greedy.temperature, sampled.temperature) == (0.0, 0.7)
+    assert (greedy.top_k, greedy.top_p, sampled.top_k, sampled.top_p) == (0, 1.0, 5, 0.9)
     for request in engine.requests:
         assert request.prompt_ids.tolist() == list(b"0 ?")
         assert (request.max_tokens, request.seed) == (6, 11)
         assert (request.stop_ids, request.stop_strings) == (frozenset({9}), ("\n",))
     assert len({request.id for request in engine.requests}) == 2
+
+
+def test_one_of_k_answers_is_right_as_often_as_draws_of_k_say() -> None:
+    """By all pairs of the valid answers; the third problem has one valid answer and no pair."""
+    rows = [["0", "7", "0", "0"], ["4", "4", "4", "0"], ["1", "1", "?", "?"]]
+    found = run(
+        ScriptedEngine(script(*rows)), tasks_of("7", "4", "1"), samples=3, rewards={"?": "cannot say"}
+    )
+    pairs, triples = found.passes
+    assert (pairs.k, pairs.share, pairs.problems) == (2, pytest.approx((2 / 3 + 1) / 2), 2)
+    assert (triples.k, triples.share) == (3, 1.0)
+    assert found.to_json()["pass_at_k"] == {"2": pairs.share, "3": 1.0}
+    assert run(ScriptedEngine(script(["7", "7"])), tasks_of("7"), samples=1).passes == []
 
 
 def test_all_attempts_are_in_flight_together() -> None:

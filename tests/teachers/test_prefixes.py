@@ -55,7 +55,10 @@ def test_only_the_new_turn_is_taught_behind_the_prefix_as_it_was(
     line = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])["metrics"]
     assert line["teacher/tokens"]["value"] == generated
     assert line["teacher/kl"]["value"] > 0.1
-    assert "learning signal" not in capsys.readouterr().out, "equal rewards are nothing to warn of here"
+    assert not {"reward", "solved", "signal"} & line.keys(), "nobody judged"
+    (shown,) = (text for text in capsys.readouterr().out.splitlines() if text.startswith("step 1/1"))
+    assert "reward" not in shown
+    assert "length" in shown
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,8 @@ class Session:
                 temperature=sampling.temperature,
                 max_new_tokens=sampling.max_new_tokens,
                 seed=self.config.seed,
+                top_k=how.top_k,
+                top_p=how.top_p,
                 progress=phase.advance,
             )
         self.terminal.evaluation(title, evaluation)

@@ -308,8 +308,21 @@ class EvaluationConfig(Recipe):
     """How many, taken from the end of the dataset."""
     samples: Annotated[NonNegativeInt, Field(le=MOST_SAMPLES)] = 4
     """k of avg@k, at the sampling temperature; 0: greedy only."""
+    top_k: NonNegativeInt = 0
+    """Samples are drawn from the k likeliest tokens alone; 0: from all. Rollouts that train are never cut."""
+    top_p: Annotated[float, Number, Field(gt=0, le=1)] = 1.0
+    """And of those from the fewest that have this mass together; 1: all."""
     every: PositiveInt | None = None
     """Steps between evaluations while training; null: only before and after."""
+
+    @model_validator(mode="after")
+    def _cuts_have_samples(self) -> EvaluationConfig:
+        if not self.samples and (self.top_k or self.top_p < 1):
+            raise ValueError(
+                f"top_k = {self.top_k} and top_p = {self.top_p:g} cut what samples are drawn from, and "
+                f"samples = 0; take samples=4, or leave them out"
+            )
+        return self
 
 
 class TensorBoardConfig(Recipe):

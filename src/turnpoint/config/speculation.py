@@ -19,8 +19,9 @@ class EngineDraftConfig(Recipe):
     depth: Annotated[PositiveInt, Field(le=MOST_DEPTH)] = 3
     """Tokens that are drafted in a round; with `adaptive` the most."""
     adaptive: bool = False
-    """true: as deep as gives most tokens per second by what was measured, 0 included. The law is the same;
-    tokens depend on how fast the machine is, so a run that stops and goes on is another one, bit by bit."""
+    """true: as deep as gives most tokens per second by what was measured, 0 included, and at the temperature
+    by depth at which drafts overlap most with the policy. The law is the same; tokens depend on how fast the
+    machine is, so a run that stops and goes on is another one, bit by bit."""
     mode: Literal["token", "block", "target_only"] = "token"
     """How drafts are verified, each exact. token: one by one. block: a chain as a whole, which accepts at
     least as many. target_only: the draft's likeliest tokens, for heads whose laws are worth little."""

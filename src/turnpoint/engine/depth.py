@@ -28,6 +28,13 @@ _PROBES = 2  # of a cost that nobody has measured, and that could pay
 _AGAIN_AFTER = 100  # steps without drafts, after which one is tried, for acceptance may have changed
 
 
+def reached(lengths: npt.NDArray[np.int64], accepted: Tensor, gamma: int) -> Tensor:
+    """Returns which drafts [n, gamma] there are with all before them accepted, from depths and counts [n]."""
+    depth = torch.arange(gamma, device=accepted.device)
+    drafted = depth < torch.from_numpy(lengths).to(accepted.device).unsqueeze(1)
+    return drafted & (depth <= accepted.unsqueeze(1))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survival:
     """What a round showed of drafts, by depth [gamma]."""
@@ -40,12 +47,10 @@ class Survival:
     @staticmethod
     def of(target: Tensor, drafts: Tensor, *, lengths: npt.NDArray[np.int64], accepted: Tensor) -> Survival:
         """Returns it from the laws of both, [n, gamma, V], the depths [n], and how many were accepted [n]."""
-        depth = torch.arange(target.shape[1], device=target.device)
-        drafted = depth < torch.from_numpy(lengths).to(target.device).unsqueeze(1)
-        reached = drafted & (depth <= accepted.unsqueeze(1))
-        overlaps = torch.where(reached, torch.minimum(target, drafts).sum(-1), 0.0)
+        counting = reached(lengths, accepted, target.shape[1])
+        overlaps = torch.where(counting, torch.minimum(target, drafts).sum(-1), 0.0)
         return Survival(
-            reached=reached.sum(0).double().cpu().numpy(), overlaps=overlaps.double().sum(0).cpu().numpy()
+            reached=counting.sum(0).double().cpu().numpy(), overlaps=overlaps.double().sum(0).cpu().numpy()
         )
 
     @staticmethod

@@ -89,6 +89,8 @@ class FakeEngine:
                 f"request {request.id}: {len(request.prompt_ids)} prompt tokens and max_tokens "
                 f"{request.max_tokens} leave nothing to sample in a context of {self._context_length}"
             )
+        if request.top_k or request.top_p < 1:
+            raise EngineError(f"request {request.id}: this engine samples whole laws, no top_k or top_p")
         with self._serving(request.id):
             await self._obey_test(request.id)
             return await self._sample(request)

@@ -31,19 +31,19 @@ _FEW = 16  # anchors of a row that are computed together with other rows'
 class MtpDrafter:
     """A `Drafter` of recurrent heads with one layer, which every depth uses.
 
-    Raises ModelError for heads whose chains it cannot go on with: several layers, a cache per depth, or
-    states from before the final norm, which an engine does not keep.
+    Raises ModelError for heads whose chains it cannot go on with: several layers, or a cache per depth; and
+    as `MtpHeads.fed_by`.
     """
 
     def __init__(self, heads: MtpHeads) -> None:
         layout = heads.layout
-        if layout.layers != 1 or layout.attention != "first_use" or layout.hidden != "post_norm":
+        if layout.layers != 1 or layout.attention != "first_use":
             raise ModelError(
-                f"draft heads of layout {layout.name} ({layout.layers} layers, {layout.attention} attention, "
-                f"{layout.hidden} states) cannot draft in an engine, which takes one layer, first_use and "
-                f"post_norm; train heads of layout turnpoint"
+                f"draft heads of layout {layout.name} ({layout.layers} layers, {layout.attention} attention) "
+                f"cannot draft in an engine, which takes one layer and first_use; train heads of kind fresh"
             )
         self._heads = heads
+        heads.fed_by(torch.zeros_like(heads.host.embedding_weight[:1]))  # refuses what it would refuse later
         self._rows = Rows(_shape(heads))
         self.clear()
 
@@ -76,7 +76,7 @@ class MtpDrafter:
         longest = max([longest, *map(len, self._ids.values())])
         self._rows.fit(1 + max([*rows, *self._ids]), longest + max(depths))
         new = [
-            self._few(row, start, states, ids)
+            self._few(row, start, self._heads.fed_by(states), ids)
             for row, start, states, ids in zip(rows, starts, hidden, token_ids, strict=True)
         ]
         anchors = np.array(

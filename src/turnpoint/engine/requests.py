@@ -30,6 +30,11 @@ def check_generate(request: GenerateRequest, *, capabilities: Capabilities, voca
             f"request {request.id!r}: temperature is {request.temperature}; it must be 0 (the likeliest "
             f"token) or finite and at least {_LEAST_TEMPERATURE:g}"
         )
+    if request.top_k < 0 or not 0 < request.top_p <= 1:
+        raise EngineError(
+            f"request {request.id!r}: top_k is {request.top_k} and top_p {request.top_p}; top_k must be 0 "
+            f"(all) or more, top_p above 0 and at most 1 (all)"
+        )
     if not 0 <= request.continued <= len(request.prompt_ids):
         raise EngineError(
             f"request {request.id!r}: continued is {request.continued}; the prompt has "

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from turnpoint.engine.batch import Batch
+from turnpoint.engine.filters import Filters
 from turnpoint.engine.layout import SpanChunk, StepLayout
 from turnpoint.engine.prefix_cache import PrefixCache
 from turnpoint.engine.sampler import sample_pieces
@@ -187,6 +188,7 @@ class Runner:
             finish=self._decoder.finish,
             temperatures=np.array([float(sequence.request.temperature) for sequence in decoding]),
             uniforms=np.array([sequence.uniforms.at(sequence.length) for sequence in decoding]),
+            filters=Filters.of(sequence.request for sequence in decoding),
         )
         drawn = zip(ids.cpu().numpy(), logprobs.cpu().numpy(), strict=True)
         return self._append([[(int(token), float(logprob))] for token, logprob in drawn])

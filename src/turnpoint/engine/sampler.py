@@ -1,4 +1,4 @@
-"""Draws tokens from softmax(logits / temperature) by inverse CDF, one uniform number per token.
+"""Draws tokens from softmax(logits / temperature), filtered, by inverse CDF, one uniform number per token.
 
 `torch.multinomial` takes as long as a small model's whole forward pass on CPUs and hides its random state.
 Here the vocabulary is summed in blocks; the uniform number finds its block, then its token inside it.
@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from turnpoint.engine.filters import Filters
 from turnpoint.errors import EngineError
 
 _BLOCK = 256
@@ -26,6 +27,7 @@ def sample_pieces(
     finish: Callable[[Tensor], Tensor],
     temperatures: npt.NDArray[np.float64],
     uniforms: npt.NDArray[np.float64],
+    filters: Filters,
 ) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
     """Returns what `sample` does of `finish(scores)`, a few rows at a time on CPUs.
 
@@ -37,6 +39,7 @@ def sample_pieces(
             logits=finish(scores[at : at + rows]),
             temperatures=temperatures[at : at + rows],
             uniforms=uniforms[at : at + rows],
+            filters=filters.rows(slice(at, at + rows)),
         )
         for at in range(0, len(scores), rows)
     ]
@@ -49,6 +52,7 @@ def sample(
     logits: Float[Tensor, "n V"],
     temperatures: npt.NDArray[np.float64],
     uniforms: npt.NDArray[np.float64],
+    filters: Filters,
 ) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
     """Returns one token per row and its log-probability in nats under the law it was drawn from.
 
@@ -62,7 +66,7 @@ def sample(
     if (temperatures != 1).any():
         divisors = torch.from_numpy(np.where(greedy, 1.0, temperatures).astype(np.float32))
         logits = logits / divisors.to(logits.device).unsqueeze(-1)
-    probs = torch.softmax(logits, dim=-1)
+    probs = filters(torch.softmax(logits, dim=-1))
     ids = draw(probs=probs, uniforms=torch.from_numpy(uniforms).to(logits.device))
     logprobs = probs.gather(1, ids.unsqueeze(1)).squeeze(1).log()
     if greedy.any():

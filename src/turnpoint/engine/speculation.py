@@ -25,9 +25,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from turnpoint.engine.batch import Batch
-from turnpoint.engine.depth import DepthRule, Survival
+from turnpoint.engine.depth import DepthRule, Survival, reached
+from turnpoint.engine.filters import Filters
 from turnpoint.engine.sampler import draw, require_finite
 from turnpoint.engine.sequence import Generation
+from turnpoint.engine.tempering import WATCHED_ROWS, Tempering
 from turnpoint.engine.verification import verify_chains
 from turnpoint.protocols import Drafter
 
@@ -36,11 +38,16 @@ Drawn: TypeAlias = list[tuple[int, float]]  # tokens and their log-probabilities
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """How an engine speculates; `mode` as in `verify_chain`."""
+    """How an engine speculates; `mode` as in `verify_chain`.
+
+    `tempered`: drafts are drawn at the temperatures of `Tempering`, else at the policy's. Without effect on
+    `target_only`, which takes the likeliest token.
+    """
 
     drafter: Drafter
     depth: DepthRule
     mode: str = "token"
+    tempered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +58,8 @@ class Drafts:
     ids: Tensor  # [n, gamma]
     probs: Tensor  # [n, gamma, V], the law that each was drawn from
     coins: npt.NDArray[np.float64]  # [n, gamma]
+    watched: npt.NDArray[np.int64]  # [w], rows that are looked at to choose temperatures
+    logits: Tensor  # [w, gamma, V], the draft's
 
     @property
     def count(self) -> int:
@@ -70,6 +79,8 @@ class Speculator:
         self._drafter = speculation.drafter
         self._rule = speculation.depth
         self._mode = speculation.mode
+        tempered = speculation.tempered and speculation.mode != "target_only"
+        self._tempering = Tempering(speculation.depth.deepest) if tempered else None
         self.clear()
 
     def clear(self) -> None:
@@ -102,7 +113,14 @@ class Speculator:
             return None
         gamma, chosen = int(depths.max()), [batch.sequences[row] for row in drafting]
         known = [self._known[row] for row in drafting]
-        chains = _Chains(chosen, depths[drafting], one_hot=self._mode == "target_only")
+        watching = self._tempering is not None and self._tempering.next_round()
+        chains = _Chains(
+            chosen,
+            depths[drafting],
+            one_hot=self._mode == "target_only",
+            factors=np.ones(gamma) if self._tempering is None else self._tempering.factors[:gamma],
+            watched=WATCHED_ROWS if watching else 0,
+        )
         self._drafter.propose(
             rows=[int(row) for row in drafting],
             starts=known,
@@ -121,6 +139,8 @@ class Speculator:
             ids=_spread(chains.ids, drafting, rows),
             probs=_spread(chains.probs, drafting, rows),
             coins=coins,
+            watched=drafting[: len(chains.logits)],
+            logits=chains.logits,
         )
 
     def _depths(self, sequences: Sequence[Generation], room: int) -> npt.NDArray[np.int64]:
@@ -147,7 +167,10 @@ class Speculator:
         others = len(sequences) - len(drafts.lengths)
         lengths = np.concatenate([drafts.lengths, np.zeros(others, dtype=np.int64)])
         gamma = drafts.ids.shape[1]
-        laws = _laws(logits, np.repeat([it.request.temperature for it in sequences], 1 + lengths))
+        owners = np.repeat(np.arange(len(sequences)), 1 + lengths)
+        temperatures = np.array([float(it.request.temperature) for it in sequences])
+        filters = Filters.of(it.request for it in sequences)
+        laws = _laws(logits, temperatures[owners], filters.rows(owners))
         starts = np.cumsum(1 + lengths) - (1 + lengths)
         places = starts[:, None] + np.minimum(np.arange(gamma + 1), lengths[:, None])
         target = laws[torch.from_numpy(places).to(laws.device)]  # [n, gamma + 1, V]
@@ -170,6 +193,15 @@ class Speculator:
             if self._mode == "block"
             else Survival.of(*both, lengths=lengths, accepted=accepted)
         )
+        if self._tempering is not None and len(drafts.watched):
+            watched: list[int] = drafts.watched.tolist()
+            self._tempering.observe(
+                target=target[watched, :gamma],
+                logits=drafts.logits,
+                temperatures=temperatures[watched],
+                filters=filters.rows(drafts.watched),
+                reached=reached(lengths[watched], accepted[watched], gamma),
+            )
         ids = torch.cat([ids, torch.zeros_like(ids[:, :1])], 1).scatter_(
             1, accepted.unsqueeze(1), following.unsqueeze(1)
         )
@@ -185,15 +217,25 @@ class _Chains:
     """The chains of some rows while a drafter lengthens them."""
 
     def __init__(
-        self, sequences: Sequence[Generation], depths: npt.NDArray[np.int64], *, one_hot: bool
+        self,
+        sequences: Sequence[Generation],
+        depths: npt.NDArray[np.int64],
+        *,
+        one_hot: bool,
+        factors: npt.NDArray[np.float64],
+        watched: int,
     ) -> None:
         gamma = int(depths.max())
         draws = np.stack([sequence.uniforms.of_round(sequence.length, 2 * gamma) for sequence in sequences])
         # a depth's two draws are the same however deep other rows go
         self._uniforms, self.coins = draws[:, 0::2], draws[:, 1::2]
         self._temperatures = np.array([float(sequence.request.temperature) for sequence in sequences])
+        self._filters = Filters.of(sequence.request for sequence in sequences)
         self._depths = depths
         self._one_hot = one_hot
+        self._factors = factors  # of temperatures, by depth
+        self._watched = min(watched, len(depths))
+        self._logits: list[Tensor] = []  # [watched, V] of each depth
         self._ids: list[Tensor] = []  # [rows] of each depth, 0 for rows that do not go so deep
         self._probs: list[Tensor] = []  # [rows, V]
 
@@ -201,7 +243,11 @@ class _Chains:
         """Returns the next token of each row that goes so deep, by order, given the draft's logits."""
         at, count = len(self._ids), len(self._depths)
         rows = (self._depths > at).nonzero()[0]
-        laws = _laws(logits, np.zeros(len(rows)) if self._one_hot else self._temperatures[rows])
+        warmth = np.zeros(len(rows)) if self._one_hot else self._factors[at] * self._temperatures[rows]
+        laws = _laws(logits, warmth, self._filters.rows(rows))
+        if self._watched:
+            here = rows[rows < self._watched]
+            self._logits.append(_spread(logits[: len(here)].float(), here, self._watched))
         ids = draw(probs=laws, uniforms=torch.from_numpy(self._uniforms[rows, at]).to(laws.device))
         self._ids.append(_spread(ids, rows, count))
         self._probs.append(_spread(laws, rows, count))
@@ -217,6 +263,11 @@ class _Chains:
         """[rows, gamma, V]"""
         return torch.stack(self._probs, 1)
 
+    @property
+    def logits(self) -> Tensor:
+        """[watched, gamma, V]"""
+        return torch.stack(self._logits, 1) if self._watched else self._probs[0][:0].unsqueeze(1)
+
 
 def _spread(given: Tensor, rows: npt.NDArray[np.int64], count: int) -> Tensor:
     """Returns `given` with its rows at `rows` of `count`, and zeros elsewhere."""
@@ -226,14 +277,14 @@ def _spread(given: Tensor, rows: npt.NDArray[np.int64], count: int) -> Tensor:
     return given.new_zeros(count, *given.shape[1:]).index_copy_(0, places, given)
 
 
-def _laws(logits: Tensor, temperatures: npt.NDArray[np.float64]) -> Tensor:
-    """Returns the law of each row at its temperature, [n, V] float32; at 0 all is on the likeliest token.
+def _laws(logits: Tensor, temperatures: npt.NDArray[np.float64], filters: Filters) -> Tensor:
+    """Returns the law of each row at its temperature, filtered, [n, V] float32; at 0 the likeliest has all.
 
     Raises EngineError when a row at 0 has none (NaN or inf logits); of others `draw` does.
     """
     greedy = torch.from_numpy(temperatures == 0).to(logits.device)
     divisors = torch.from_numpy(np.where(temperatures == 0, 1.0, temperatures).astype(np.float32))
-    laws = torch.softmax(logits.float() / divisors.to(logits.device).unsqueeze(1), dim=-1)
+    laws = filters(torch.softmax(logits.float() / divisors.to(logits.device).unsqueeze(1), dim=-1))
     if bool(greedy.any()):
         most, ids = logits.max(-1)
         require_finite(most[greedy])  # else NaN would be the likeliest token

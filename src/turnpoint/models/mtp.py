@@ -106,6 +106,14 @@ class MtpHeads(nn.Module):
         with self.host.watching_final_norm() as seen:
             yield lambda _: seen[-1]
 
+    def fed_by(self, final: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
+        """Returns what to feed the heads, from the backbone's last hidden states alone.
+
+        As `watching` gives it, but for each state's scale and mean where the layout takes states before the
+        final norm: the heads' own norm takes both away. Raises ModelError as `Host.before_final_norm`.
+        """
+        return final if self.layout.hidden == "post_norm" else self.host.before_final_norm(final)
+
     def slot(self, depth: int) -> int:
         """Returns which slot of a cache `depth` reads and writes."""
         return depth - 1 if self.layout.attention == "same_depth" else (depth - 1) % self.layout.layers

@@ -20,6 +20,8 @@ from turnpoint.models.adapter import merged_copy
 from turnpoint.models.attention import IMPLEMENTATION, AttentionLayout, CausalLayout, register
 from turnpoint.models.decoder import Decoder
 
+_TRACELESS = 1e-4  # of a norm's largest weight
+
 
 class _Given(Enum):
     """What a layer is given anew in every pass."""
@@ -108,6 +110,24 @@ class Host:
         """Collects what the final norm is given in passes of the backbone, [T, D] each, detached."""
         with _watching(self.norm) as seen:
             yield seen
+
+    @torch.no_grad()
+    def before_final_norm(self, final: Tensor) -> Tensor:
+        """Returns what the final norm made `final` [T, D] of, up to each row's scale and mean.
+
+        A norm that follows takes those away, too. Raises ModelError where a weight of the norm is next to
+        nothing, which leaves no trace of what it multiplied.
+        """
+        signs = torch.ones_like(self.embedding_weight[:1])
+        signs[:, 1::2] = -1  # of mean 0 and mean square 1: normed they are themselves
+        shift = self.norm(torch.zeros_like(signs))
+        scale = (self.norm(signs) - shift) * signs
+        if bool((scale.abs() < _TRACELESS * scale.abs().max()).any()):
+            raise ModelError(
+                f"{type(self.model).__name__}: its final norm has weights next to 0; draft heads that take "
+                f"states from before it cannot draft in an engine"
+            )
+        return (final - shift) / scale
 
     @contextmanager
     def watching_last_layer(self) -> Generator[list[Tensor]]:

@@ -16,13 +16,15 @@ _COLUMNS = ("", "accuracy", "95 % interval", "reward", "truncated", "invalid", "
 
 
 def evaluation_table(evaluation: Evaluation) -> Padding:
-    """Returns greedy and sampled scores above the majority answer's, as a table."""
+    """Returns greedy and sampled scores, pass@k and the majority answer's accuracy as a table."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in _COLUMNS:
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     table.add_row("greedy", *_cells(evaluation.greedy))
     if evaluation.sampled is not None:
         table.add_row(f"avg@{evaluation.samples}", *_cells(evaluation.sampled))
+    for it in evaluation.passes:
+        table.add_row(f"pass@{it.k}", f"{100 * it.share:.1f} %", _interval(it.interval), *[""] * 4)
     constant = f'always "{cut(evaluation.majority_answer, 20)}"'
     table.add_row(constant, f"{100 * evaluation.majority_accuracy:.1f} %", *[""] * 5)
     return Padding(table, (0, 0, 0, 2))

@@ -230,7 +230,9 @@ def _run(config: RunConfig, num_train: int) -> str:
 def _evaluation(evaluation: EvaluationConfig | None) -> str:
     if evaluation is None:
         return "no evaluation: the run will not say whether the model got better"
-    how = f"greedy + {evaluation.samples} samples" if evaluation.samples else "greedy"
+    cut = f" of the {evaluation.top_k} likeliest tokens" if evaluation.top_k else ""
+    cut += f" at top_p {evaluation.top_p:g}" if evaluation.top_p < 1 else ""
+    how = f"greedy + {evaluation.samples} samples{cut}" if evaluation.samples else "greedy"
     when = f", every {plural(evaluation.every, 'step')}" if evaluation.every else ""
     return f"evaluation before and after{when}: {plural(evaluation.tasks, 'problem')}, {how} each"
 

@@ -12,6 +12,7 @@ from turnpoint.metrics import Max, Mean, Metric, Quantile, Sum
 from turnpoint.reports.branching_metrics import branching_metrics
 from turnpoint.rollout.evaluate import SOLVED
 from turnpoint.types import Group, TokenKind
+from turnpoint.verifiers.unjudged import UNJUDGED
 
 SLOWEST_VERIFY = "slowest_verify"  # the key in Account.seconds; a largest, not a part of the sum
 
@@ -19,8 +20,8 @@ SLOWEST_VERIFY = "slowest_verify"  # the key in Account.seconds; a largest, not 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
     """Returns what the groups of a step show.
 
-    reward, solved (share with reward >= 1), reward/PART: means over valid rollouts.
-    signal: share of groups whose valid rewards differ. invalid, truncated: shares of all rollouts.
+    reward, solved (share with reward >= 1), reward/PART: means over valid rollouts that somebody judged.
+    signal: share of their groups whose valid rewards differ. invalid, truncated: shares of all rollouts.
     length: mean tokens of a whole completion; length/max; length/finished: median of those not truncated.
     tokens/KIND: what was paid, by `TokenKind`; of groups that fork every kind, also what is 0.
     cache_hit: share read from the prefix cache of the tokens in prompts and kept prefixes, and in the prompts
@@ -29,14 +30,15 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
     """
     pairs = [(group, member) for group in groups for member in group.members]
     members = [member for _, member in pairs]
-    rewards = [reward for group in groups for reward in valid_rewards(group)]
+    judged = [group for group in groups if any(it.verdict != UNJUDGED for it in group.members)]
+    rewards = [reward for group in judged for reward in valid_rewards(group)]
     lengths = [completion_length(group, member) for group, member in pairs]
     finished = [length for length, member in zip(lengths, members, strict=True) if not is_truncated(member)]
     slowest = [group.account.seconds.get(SLOWEST_VERIFY) for group in groups]
     metrics: dict[str, Metric] = {
         "reward": Mean.of(rewards),
         "solved": Mean.of(reward >= SOLVED for reward in rewards),
-        "signal": Mean.of(has_signal(group) for group in groups),
+        "signal": Mean.of(has_signal(group) for group in judged),
         "invalid": Mean.of(not member.verdict.valid for member in members),
         "truncated": Mean.of(map(is_truncated, members)),
         "length": Mean.of(lengths),

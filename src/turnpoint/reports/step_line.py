@@ -18,11 +18,13 @@ _SLOW = 1.0  # seconds from which the slowest verification is named
 
 def legend(report: StepReport) -> str:
     """Returns what the fields of a step's line mean."""
-    taught = "; kl to teacher: nats per sampled token" if KL in report.metrics else ""
-    return (
+    judged = report.metrics["signal"].value is not None
+    rewards = (
         f"reward: mean of valid rollouts; solved: share with reward >= 1; signal: groups whose rewards "
-        f"differ, {report.signal}; length: mean tokens{taught}"
+        f"differ, {report.signal}; "
     )
+    taught = "; kl to teacher: nats per sampled token" if KL in report.metrics else ""
+    return f"{rewards if judged else ''}length: mean tokens{taught}"
 
 
 def step_fields(report: StepReport, *, steps: int | None) -> list[str]:

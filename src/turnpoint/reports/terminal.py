@@ -124,11 +124,7 @@ class Terminal:
 
     def evaluation(self, title: str, evaluation: Evaluation) -> None:
         """Writes an evaluation as a table under its title."""
-        how = (
-            f", avg@{evaluation.samples} at temperature {evaluation.temperature:g}"
-            if evaluation.samples
-            else ""
-        )
+        how = f", avg@{evaluation.samples} at {evaluation.law}" if evaluation.samples else ""
         count = plural(len(evaluation.outcomes), "problem")
         self.line("")
         self.line(f"{title}: {count}, greedy{how}; {duration(evaluation.seconds)}", "bold")

@@ -19,6 +19,7 @@ from turnpoint.protocols import Engine, GenerateRequest, Renderer, Verifier
 from turnpoint.rollout.concurrency import all_of
 from turnpoint.rollout.evaluation_json import AttemptRecord, EvaluationRecord, OutcomeRecord
 from turnpoint.rollout.intervals import Interval, clustered_interval, mean_interval
+from turnpoint.rollout.pass_at_k import PassAtK, pass_at_k, powers_of_two
 from turnpoint.types import FinishReason, Json, Task, Verdict
 
 Progress: TypeAlias = Callable[[int, int], None]  # (attempts finished, tokens they generated)
@@ -102,6 +103,8 @@ class Evaluation:
     outcomes: tuple[Outcome, ...]  # in the order of the tasks
     samples: int  # k of avg@k; 0: greedy only
     temperature: float  # of the samples
+    top_k: int  # of the samples, 0: no limit
+    top_p: float
     max_new_tokens: int
     seed: int
     seconds: float
@@ -118,17 +121,35 @@ class Evaluation:
         """avg@k with its companions; None for a greedy evaluation."""
         return _score([outcome.sampled for outcome in self.outcomes]) if self.samples else None
 
+    @property
+    def law(self) -> str:
+        """What samples were drawn from, in words."""
+        cut = [f"top_k {self.top_k}"] if self.top_k else []
+        cut += [f"top_p {self.top_p:g}"] if self.top_p < 1 else []
+        return ", ".join([f"temperature {self.temperature:g}", *cut])
+
+    @property
+    def passes(self) -> list[PassAtK]:
+        """pass@k of the samples, for k = 2, 4, ... and all of them."""
+        valid = [valid_rewards(outcome.sampled) for outcome in self.outcomes]
+        counts = [(len(rewards), sum(reward >= SOLVED for reward in rewards)) for rewards in valid]
+        found = [pass_at_k(counts, k) for k in powers_of_two(self.samples)]
+        return [it for it in found if it is not None]
+
     def to_json(self) -> dict[str, Json]:
         """Returns the figures and all outcomes as JSON values."""
         return {
             "tasks": len(self.outcomes),
             "samples": self.samples,
             "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
             "max_new_tokens": self.max_new_tokens,
             "seed": self.seed,
             "seconds": self.seconds,
             "greedy": self.greedy.to_json(),
             "sampled": None if self.sampled is None else self.sampled.to_json(),
+            "pass_at_k": {str(it.k): it.share for it in self.passes},
             "majority": {"answer": self.majority_answer, "accuracy": self.majority_accuracy},
             "outcomes": [
                 {
@@ -152,6 +173,8 @@ class Evaluation:
             outcomes=tuple(outcomes),
             samples=read.samples,
             temperature=read.temperature,
+            top_k=read.top_k,
+            top_p=read.top_p,
             max_new_tokens=read.max_new_tokens,
             seed=read.seed,
             seconds=read.seconds,
@@ -185,9 +208,13 @@ async def evaluate(
     temperature: float,
     max_new_tokens: int,
     seed: int,
+    top_k: int = 0,
+    top_p: float = 1.0,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Returns what the engine's present weights earn on `tasks`: greedily, and `samples` times each.
+
+    Samples are drawn at `temperature` from what `top_k` and `top_p` leave, see `GenerateRequest`.
 
     All attempts are in flight together and are judged as they finish. `progress(1, tokens)` is called
     for each. The draws depend on `seed` and task ids alone, so repeating an evaluation repeats it. Prompts
@@ -209,7 +236,13 @@ async def evaluate(
             seed=seed,
         )
         sampled = [
-            replace(greedy, id=f"evaluate/{task.id}/{index}", temperature=temperature)
+            replace(
+                greedy,
+                id=f"evaluate/{task.id}/{index}",
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+            )
             for index in range(samples)
         ]
         requests = [greedy, *sampled]
@@ -222,6 +255,8 @@ async def evaluate(
         outcomes=tuple(outcomes),
         samples=samples,
         temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
         max_new_tokens=max_new_tokens,
         seed=seed,
         seconds=time.perf_counter() - started,

@@ -53,6 +53,8 @@ class EvaluationRecord(Record):
 
     samples: Count
     temperature: Finite
+    top_k: Count = 0  # lines of earlier versions have neither
+    top_p: Finite = 1.0
     max_new_tokens: Count
     seed: int
     seconds: Finite

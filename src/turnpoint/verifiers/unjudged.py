@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from turnpoint.types import Task, Verdict
 
-_UNJUDGED = Verdict.scored(0.0, reason="nobody judges")
+UNJUDGED = Verdict.scored(0.0, reason="nobody judges")
 
 
 class Unjudged:
@@ -12,11 +12,11 @@ class Unjudged:
 
     async def verify(self, task: Task, completion: str) -> Verdict:
         """Returns 0."""
-        return _UNJUDGED
+        return UNJUDGED
 
     async def self_check(self, task: Task) -> Verdict:
         """Returns 0, valid."""
-        return _UNJUDGED
+        return UNJUDGED
 
     def __enter__(self) -> Unjudged:
         return self

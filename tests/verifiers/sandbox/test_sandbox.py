@@ -105,11 +105,13 @@ def test_nothing_of_the_trainer_is_in_a_program(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("TOKEN", "zebra")
     source = """
 import gc, os, sys
-word, frame, seen = 'zeb' + 'ra', sys._getframe(), [dict(os.environ), *gc.get_objects()]
+gc.unfreeze()
+frame, seen = sys._getframe(), [dict(os.environ), *gc.get_objects()]
 while frame:
     seen.append(frame.f_locals)
     frame = frame.f_back
-print(any(word in repr(x) for x in seen if type(x) in (dict, list, tuple, str)), len(seen) > 100)
+found = [x for x in seen if type(x) in (dict, tuple) and ''.join(reversed('arbez')) in repr(x)]
+print(bool(found), len(seen) > 1000)
 """
     with Sandbox(limits=Limits(wall=9.0), workers=1) as own:
         assert _script(own, source).stdout == "False True\n"

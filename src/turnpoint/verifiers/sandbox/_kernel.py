@@ -22,7 +22,6 @@ _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # on every 
 _LANDLOCK_READ_FILE, _LANDLOCK_READ_DIR = 1 << 2, 1 << 3
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP = 1, 4, 22
 _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 36, 38
-_CAPSET = {"x86_64": 126, "aarch64": 91}
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _EPERM, _EACCES, _ENOSYS = 1, 13, 38
 
@@ -91,7 +90,7 @@ def drop_privileges() -> None:
     """Gives up all capabilities, and that any program executed later could regain some."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     header = struct.pack("Ii", 0x20080522, 0)
-    _check(_libc.syscall(_CAPSET[platform.machine()], header, bytes(24)), "capset")
+    _check(_libc.capset(header, bytes(24)), "capset")
 
 
 class ReadOnlyFiles:

@@ -72,6 +72,7 @@ class Sandbox:
             factory="sandbox",
             arguments=[isolation.value, _package_folders()],
             timeout=limits.total + _GRACE,
+            calls_per_worker=100_000,  # a zygote runs no program, so that it has little to forget
             command=(python, "-I", "-S", "-B", "-X", "utf8", "-c", _START.format(root=root)),
         )
         self._pool = WorkerPool(settings, workers=workers or len(os.sched_getaffinity(0)))

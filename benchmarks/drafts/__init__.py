@@ -1,0 +1,1 @@
+"""Test beds of draft heads: models, what they write, and heads trained on it."""
