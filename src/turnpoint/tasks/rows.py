@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from turnpoint.errors import DataError
 
@@ -34,7 +34,8 @@ def jsonl_rows(path: Path) -> Iterator[Row]:
     """
     index = 0
     try:
-        with _open(path.expanduser()) as file:
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path.expanduser(), "rb") as file:
             for number, line in enumerate(file, start=1):
                 text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
                 if not text.strip():
@@ -47,10 +48,6 @@ def jsonl_rows(path: Path) -> Iterator[Row]:
         raise DataError(f"tasks {path}: {error.strerror or error}") from error
     except (EOFError, zlib.error) as error:
         raise DataError(f"tasks {path}: broken gzip: {error}") from error
-
-
-def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 
 def _object(line: bytes, where: str) -> Columns:
