@@ -16,7 +16,10 @@ _COLUMNS = ("", "accuracy", "95 % interval", "reward", "truncated", "invalid", "
 
 
 def evaluation_table(evaluation: Evaluation) -> Padding:
-    """Returns greedy and sampled scores, pass@k and the majority answer's accuracy as a table."""
+    """Returns greedy and sampled scores, pass@k and the majority answer's accuracy as a table.
+
+    Where every answer is another, as programs are, no majority is worth a line.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in _COLUMNS:
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
@@ -25,8 +28,9 @@ def evaluation_table(evaluation: Evaluation) -> Padding:
         table.add_row(f"avg@{evaluation.samples}", *_cells(evaluation.sampled))
     for it in evaluation.passes:
         table.add_row(f"pass@{it.k}", f"{100 * it.share:.1f} %", _interval(it.interval), *[""] * 4)
-    constant = f'always "{cut(evaluation.majority_answer, 20)}"'
-    table.add_row(constant, f"{100 * evaluation.majority_accuracy:.1f} %", *[""] * 5)
+    if evaluation.majority_accuracy * len(evaluation.outcomes) > 1.5 or len(evaluation.outcomes) == 1:
+        constant = f'always "{cut(evaluation.majority_answer, 20)}"'
+        table.add_row(constant, f"{100 * evaluation.majority_accuracy:.1f} %", *[""] * 5)
     return Padding(table, (0, 0, 0, 2))
 
 
