@@ -18,12 +18,16 @@ STDIN_ROWS = [{"type": "stdin_stdout", "input": "3\n", "output": "9\n"}]
 CALL_ROWS = [{"type": "function_call", "fn_name": "sq", "input": [3], "output": [9]}]
 
 
+def as_it_is(tests: object) -> object:
+    return tests
+
+
 def read(columns: dict[str, Any]) -> tuple[Suite, str, str]:
     problem = recognise([columns], "rows").read(columns)
     return Suite.from_json(problem.extra["tests"]), problem.messages[0].content, problem.answer
 
 
-@pytest.mark.parametrize("write", [json.dumps, repr, lambda tests: tests], ids=["json", "python", "as is"])
+@pytest.mark.parametrize("write", [json.dumps, repr, as_it_is], ids=["json", "python", "as is"])
 @pytest.mark.parametrize("tests", [STDIN, STDIN_ROWS])
 def test_deepcoder_stdin(tests: object, write: Any) -> None:
     found, prompt, answer = read(
@@ -57,7 +61,7 @@ def test_livecodebench_calls_a_method_with_one_json_value_a_line() -> None:
     assert starter in prompt
 
 
-@pytest.mark.parametrize("write", [json.dumps, lambda tests: tests], ids=["json", "as it is"])
+@pytest.mark.parametrize("write", [json.dumps, as_it_is], ids=["json", "as it is"])
 def test_rstar(write: Any) -> None:
     row = {"question": "Sq.", "inputs": write(["3\n"]), "outputs": write(["9\n"]), "func_name": None}
     assert read(row)[0].tests == (StdinTest(input="3\n", output="9\n"),)

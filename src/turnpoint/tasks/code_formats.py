@@ -252,7 +252,7 @@ def _lines(value: Any, name: str) -> str:
     raise InvalidRow(f"the {name} of a test is a {type(value).__name__}, not text")
 
 
-def _call_test(given: Any, expected: Any, *, wrapped: bool) -> CallTest:
+def _call_test(given: object, expected: Any, *, wrapped: bool) -> CallTest:
     """Returns a call; arguments written as text are one JSON value a line, and so is then the output."""
     if isinstance(given, list | tuple):
         return CallTest(arguments=tuple(cast("list[Json]", given)), output=expected, wrapped=wrapped)

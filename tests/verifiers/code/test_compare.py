@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from turnpoint.types import Json
@@ -77,6 +79,12 @@ def test_check_becomes_calls() -> None:
 def test_tests_survive_json_and_are_never_empty() -> None:
     tests = Suite(tests=(StdinTest(input="", output="1"), AssertTest(source="x")), preamble="import re\n")
     assert Suite.from_json(tests.to_json()) == tests
-    for bad in ({"tests": []}, {"tests": None}, [], {"tests": [{"kind": "call", "arguments": []}]}, "7"):
+    unreadable: list[Any] = [
+        {"tests": []},
+        {"tests": None},
+        [],
+        {"tests": [{"kind": "call", "arguments": []}]},
+    ]
+    for bad in [*unreadable, "7"]:
         with pytest.raises(ValueError, match="test"):
             Suite.from_json(bad)
