@@ -214,9 +214,9 @@ async def evaluate(
 ) -> Evaluation:
     """Returns what the engine's present weights earn on `tasks`: greedily, and `samples` times each.
 
-    Samples are drawn at `temperature`, cut to `top_k` and `top_p`. All attempts are in flight together and are
-    judged as they finish. `progress(1, tokens)` is called for each. The draws depend on `seed` and task ids
-    alone, so repeating an evaluation repeats it. Prompts must fit the context; nothing is cut. An invalid
+    Samples are drawn at `temperature`, cut to `top_k` and `top_p`. All attempts are in flight together and
+    are judged as they finish. `progress(1, tokens)` is called for each. The draws depend on `seed` and task
+    ids alone, so repeating an evaluation repeats it. Prompts must fit the context; nothing is cut. An invalid
     verdict is data. Raises ValueError without tasks, and EngineError or VerifierError, with every other
     attempt cancelled.
     """

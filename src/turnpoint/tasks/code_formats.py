@@ -243,13 +243,14 @@ def _stdin_test(given: Any, expected: Any) -> StdinTest:
     return StdinTest(input=_lines(given, "input"), output=_lines(expected, "output"))
 
 
-def _lines(value: Any, name: str) -> str:
+def _lines(value: object, name: str) -> str:
     """Returns a text; TACO also writes lists of lines."""
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and all(isinstance(line, str) for line in cast("list[object]", value)):
-        return "\n".join(cast("list[str]", value))
-    raise InvalidRow(f"the {name} of a test is a {type(value).__name__}, not text")
+    lines = cast("list[object]", value) if isinstance(value, list) else []
+    if isinstance(value, list) and all(isinstance(line, str) for line in lines):
+        return "\n".join(map(str, lines))
+    raise InvalidRow(f"the {name} of a test is a {type(cast(object, value)).__name__}, not text")
 
 
 def _call_test(given: object, expected: Any, *, wrapped: bool) -> CallTest:
