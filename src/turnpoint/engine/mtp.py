@@ -189,9 +189,8 @@ class MtpDrafter:
         slot, device = self._heads.slot(depth), hidden.device
         positions, at, grid = Grid.of(self._tensor(first + depth - 1), self._tensor(counts))
         unseen, layers = None, self._heads.layout.layers
-        if (
-            depth > self._slots and layers > 1
-        ):  # a slot that is used again after all others: places are left out
+        # a layer that is used again does so every so many tokens, and the places in between stay empty
+        if depth > self._slots and layers > 1:
             behind = torch.arange(self._storage.capacity, device=device) - self._tensor(first).unsqueeze(1)
             unseen = (behind > 0) & (behind % layers != 0)
         decoding = DecodeRows(
