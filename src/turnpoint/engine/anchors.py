@@ -54,10 +54,17 @@ class Chains:
         drawn = self._drawn[depth - 2]
         return drawn[torch.from_numpy(self.going_on(depth)).to(drawn.device)]
 
-    def drafts(self, depth: int) -> npt.NDArray[np.int64]:
-        """Returns all drafts of the rows that go to `depth`, [rows, depth - 1]."""
-        going = self.going(depth)
+    def read(
+        self, depth: int, texts: Sequence[TokenIds], firsts: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Returns what anchors from `firsts` on of the rows that go to `depth` read there, row by row.
+
+        `texts` and `firsts` are of all rows; behind the texts are the drafts.
+        """
+        going, read = self.going(depth), list[npt.NDArray[np.int64]]()
         drafts = np.empty((len(going), depth - 1), dtype=np.int64)
         for at, drawn in enumerate(self._drawn[: depth - 1]):
             drafts[:, at] = drawn.cpu().numpy()[np.searchsorted(self.going(at + 1), going)]
-        return drafts
+        for row, own in zip(going, drafts, strict=True):
+            read += [texts[row][firsts[row] + depth - 1 :].astype(np.int64), own]
+        return np.concatenate(read)

@@ -159,21 +159,13 @@ class MtpDrafter:
                 carried,
                 chains.newest(depth)
                 if depth > self._slots
-                else self._read([mine[at].ids for at in going], firsts[going], chains.drafts(depth)),
+                else self._tensor(chains.read(depth, [row.ids for row in mine], firsts)),
                 rows=chains.rows[going],
                 first=firsts[going],
                 counts=counts[going],
             )
             carried = step.carried
             chains.add(draw(head(step.hidden[self._tensor(counts[going].cumsum() - 1)])))
-
-    def _read(
-        self, texts: Sequence[TokenIds], firsts: npt.NDArray[np.int64], drafts: npt.NDArray[np.int64]
-    ) -> Tensor:
-        """Returns what anchors from `firsts` on read after `drafts` [rows, n]: at depth n + 1."""
-        ahead = drafts.shape[1]
-        rows = zip(texts, firsts, drafts, strict=True)
-        return self._tensor(np.concatenate([np.concatenate([it[at + ahead :], own]) for it, at, own in rows]))
 
     def _run(
         self,
