@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -52,6 +52,7 @@ def law_of(size: int, seed: int, *, temperature: float = 1.0, top_k: int = 0, to
     """Returns a law over `size` ids that depends on all tokens before."""
     filters = Filters(top_k=np.array([top_k]), top_p=np.array([top_p]))
 
+    @cache
     def law(prefix: Prefix) -> Tensor:
         number = sum((token + 1) * 11**place for place, token in enumerate(prefix))
         draws = torch.Generator().manual_seed(1000 * seed + number)
@@ -69,7 +70,12 @@ def softened(logits: Tensor, temperature: float) -> Tensor:
 
 def likeliest(law: Law) -> Law:
     """Returns all mass on the likeliest token of `law`."""
-    return lambda prefix: softened(law(prefix), 0)
+
+    @cache
+    def most(prefix: Prefix) -> Tensor:
+        return softened(law(prefix), 0)
+
+    return most
 
 
 def joint_law(case: Case, size: int) -> dict[Prefix, float]:
@@ -92,11 +98,9 @@ def joint_law(case: Case, size: int) -> dict[Prefix, float]:
 def round_laws(case: Case, prefixes: list[Prefix], size: int) -> dict[Prefix, dict[Prefix, float]]:
     """Returns, for each prefix, the probability of what one round emits."""
     chains = list(itertools.product(range(size), repeat=GAMMA))
-    known: dict[tuple[Law, Prefix], Tensor] = {}
 
     def along(law: Law, prefix: Prefix, chain: Prefix, rows: int) -> Tensor:
-        steps = [prefix + chain[:at] for at in range(rows)]
-        return torch.stack([known.setdefault((law, step), law(step)) for step in steps])
+        return torch.stack([law(prefix + chain[:at]) for at in range(rows)])
 
     def weight(prefix: Prefix, chain: Prefix) -> float:
         return math.prod(
@@ -152,8 +156,7 @@ def outcome_laws(case: Case, given: dict[str, Any], size: int) -> tuple[Tensor, 
     else:
         later = torch.cat([fails.flip(1).cumprod(1).flip(1), one], 1)
         counts = torch.cat([one, passes], 1) * later
-    nexts = [next_law(lambda u, k=k: answers(forced(case, n, k), u), n, size) for k in range(GAMMA + 1)]
-    return counts, nexts
+    return counts, [next_law(case, given, accepted, size) for accepted in range(GAMMA + 1)]
 
 
 def forced(case: Case, n: int, accepted: int) -> Tensor:
@@ -163,10 +166,18 @@ def forced(case: Case, n: int, accepted: int) -> Tensor:
     return coins.index_fill(1, taken, 0.0)
 
 
-def next_law(answer: Callable[[Tensor], tuple[Tensor, Tensor]], n: int, size: int) -> Tensor:
-    edges = [bisect(n, lambda u, v=v: answer(u)[1] <= v) for v in range(size)]
-    cumulative = torch.stack([torch.zeros(n, dtype=torch.float64), *edges], 1)
-    return cumulative.diff(dim=1)
+def next_law(case: Case, given: dict[str, Any], accepted: int, size: int) -> Tensor:
+    """Returns the law of the token behind so many accepted ones, [n, size]."""
+    n, tokens = len(given["draft_ids"]), torch.arange(size)
+    wide = {name: it.repeat_interleave(size, 0) for name, it in given.items()}
+    coins = forced(case, n * size, accepted)
+
+    def below(last: Tensor) -> Tensor:
+        following = case.verify(**wide, uniforms=torch.cat([coins, last.unsqueeze(1)], 1))[1]
+        return following <= tokens.repeat(n)
+
+    edges = bisect(n * size, below).view(n, size)
+    return torch.cat([torch.zeros(n, 1, dtype=torch.float64), edges], 1).diff(dim=1)
 
 
 def bisect(n: int, holds: Callable[[Tensor], Tensor]) -> Tensor:
