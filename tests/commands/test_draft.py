@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
+import safetensors.torch
 import yaml
 
 import turnpoint as tp
@@ -19,7 +21,8 @@ from turnpoint.config.drafting import DraftLoss
 from turnpoint.config.speculation import MOST_DEPTH
 from turnpoint.drafting.losses import DraftLossName
 from turnpoint.drafting.measure import Measured, TextFigures
-from turnpoint.errors import RecipeError, UserError
+from turnpoint.errors import ModelError, RecipeError, UserError
+from turnpoint.models.mtp_folder import WEIGHTS
 from turnpoint.models.mtp_layout import MAX_DEPTH
 
 POINTS = [(0.2, 2.7), (0.4, 2.4), (1.0, 1.5)]  # nats, tokens per round: a line of slope -1.5
@@ -67,11 +70,19 @@ def test_what_is_left(made: tp.DraftResult) -> None:
     assert tp.load_draft_recipe(made.folder / "recipe.yaml").training.steps == 6
 
 
-def test_a_run_with_drafts_goes_on_as_the_same_run(recipe: Path, made: tp.DraftResult) -> None:
-    drafts = [f"engine.draft={{heads: {made.heads}, depth: 2}}", "evaluation.every=2", "evaluation.samples=0"]
+def test_a_run_with_drafts_goes_on_as_the_same_run(
+    recipe: Path, made: tp.DraftResult, tmp_path: Path
+) -> None:
+    """Wherever the heads lie by then; with others it does not go on."""
+    heads = shutil.copytree(made.heads, tmp_path / "heads")
+    drafts = [f"engine.draft={{heads: {heads}, depth: 2}}", "evaluation.every=2", "evaluation.samples=0"]
     whole = tp.train(tp.load_recipe(recipe, ["training.steps=4", "name=whole", *drafts])).folder
     part = tp.train(tp.load_recipe(recipe, ["training.steps=2", "name=part", *drafts])).folder
-    tp.resume(part, ["training.steps=4"])
+    tensors = safetensors.torch.load_file(heads / WEIGHTS)
+    safetensors.torch.save_file({name: it * 1.01 for name, it in tensors.items()}, heads / WEIGHTS)
+    with pytest.raises(ModelError, match=r"not the heads that .* began with"):
+        tp.resume(part, ["training.steps=4"])
+    tp.resume(part, ["training.steps=4", f"engine.draft.heads={made.heads}"])
     assert_same_run(part, whole)
     for row in rows(whole / "metrics.jsonl"):
         figures = {name: it["value"] for name, it in row["metrics"].items()}

@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from tests.tiny import tiny_decoder
 from turnpoint.diagnosis import Status
 from turnpoint.diagnosis.cost import LinearCost
+from turnpoint.diagnosis.draft_memory import draft_needs
 from turnpoint.diagnosis.memory import (
+    DraftNeeds,
     Needs,
     TeacherNeeds,
     check_certain,
@@ -18,6 +21,12 @@ from turnpoint.diagnosis.memory import (
     way_out,
 )
 from turnpoint.diagnosis.rows import Shape
+from turnpoint.engine.depth import FixedDepth
+from turnpoint.engine.mtp import MtpDrafter
+from turnpoint.engine.parallel import ParallelDrafter
+from turnpoint.engine.span import CacheShape
+from turnpoint.engine.speculation import Speculation
+from turnpoint.models.mtp_fresh import fresh_heads, parallel_heads
 
 MEBIBYTE = 1 << 20
 SHAPE = Shape(prompts=4, samples=8, prompt_tokens=20, new_tokens=100)  # a group of 820 tokens
@@ -199,3 +208,31 @@ def test_a_loss_over_a_whole_law_is_counted_by_its_chunk() -> None:
     assert one.parts["teacher's law"] == 3 * MEBIBYTE + 128 * 24_000
     assert replace(one, head_chunk_tokens=16).parts["teacher's law"] == 3 * MEBIBYTE + 16 * 24_000
     assert "or take a smaller model or teacher" in way_out(one, MEBIBYTE)
+
+
+def test_drafts_are_counted_with_heads_of_workers_their_keys_and_laws() -> None:
+    wide = replace(NEEDS, vocab_size=2_000_000, head_chunk_tokens=1)
+    drafts = replace(wide, drafts=DraftNeeds(depth=3, weights=5 * MEBIBYTE, token_state=64))
+    more = {name: size - wide.parts.get(name, 0) for name, size in drafts.parts.items()}
+    assert {name: size for name, size in more.items() if size} == {
+        "draft heads": 5 * MEBIBYTE,
+        "drafts": int(1.9 * int(1.125 * 32 * 120) * 64),
+        "logits": (14 + 6 * 3 - 4) * 4 * 32 * 2_000_000,
+    }
+    assert replace(NEEDS, drafts=drafts.drafts).parts["drafts"] == int(1.125 * 32 * 120) * 64
+    assert "leave out engine.draft" in way_out(drafts, MEBIBYTE)
+
+
+def test_heads_say_what_drafts_take() -> None:
+    """Of a token of a row: keys and values of one layer, and a state."""
+    decoder = tiny_decoder()
+    heads = fresh_heads(decoder)
+    speculation = Speculation(drafter=MtpDrafter(heads), depth=FixedDepth(2))
+    own = sum(it.numel() for it in heads.parameters()) * 4
+    shape = CacheShape.of(decoder)
+    state = 4 * shape.hidden_dim + shape.attended_bytes
+    assert draft_needs(speculation, workers=1) == DraftNeeds(depth=2, weights=0, token_state=state)
+    assert draft_needs(speculation, workers=3).weights == 3 * own
+    flat = Speculation(drafter=ParallelDrafter(parallel_heads(decoder, depth=2)), depth=FixedDepth(2))
+    assert draft_needs(flat, workers=2) == DraftNeeds(depth=2, weights=2 * 2 * (32 * 32 + 32) * 4)
+    assert draft_needs(None, workers=2) == DraftNeeds()

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from turnpoint._lines import described
 from turnpoint.config import (
+    EngineDraftConfig,
     FunctionVerifierConfig,
     ModelConfig,
     Recipe,
@@ -22,6 +23,7 @@ from turnpoint.config import (
 )
 from turnpoint.errors import ModelError, RecipeError, RunFolderError
 from turnpoint.models.loading import LoadedModel
+from turnpoint.models.mtp_folder import WEIGHTS
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.tasks import Fingerprint
 from turnpoint.teachers.probe import Probe
@@ -42,6 +44,7 @@ class Origin:
     judge: str  # checksum of the file of a function that rewards; empty for judges of ours
     # by name: checksums of their weights, or of those behind servers what they said
     teachers: Mapping[str, str | Probe] = field(default_factory=dict[str, "str | Probe"])
+    draft: str = ""  # checksum of the weights of draft heads; empty without
 
     @staticmethod
     def of(
@@ -57,6 +60,7 @@ class Origin:
             problems=problems,
             judge=judge_checksum(config.verifier) if isinstance(config, RunConfig) else "",
             teachers=teachers,
+            draft=heads_checksum(config.engine.draft) if isinstance(config, RunConfig) else "",
         )
 
     def write(self, folder: RunFolder) -> None:
@@ -139,6 +143,20 @@ def judge_checksum(config: VerifierConfig) -> str:
     """Returns what a function that rewards is known by: the content of its file, not of what that imports."""
     file = source_file(config.path) if isinstance(config, FunctionVerifierConfig) else None
     return "" if file is None else f"{zlib.crc32(file.read_bytes()):08x}"
+
+
+def heads_checksum(draft: EngineDraftConfig | None) -> str:
+    """Returns what draft heads are known by, wherever their folder is; empty where nothing drafts."""
+    return "" if draft is None else f"{zlib.crc32((draft.heads / WEIGHTS).read_bytes()):08x}"
+
+
+def check_heads(then: Origin, now: Origin, *, run: Path) -> None:
+    """Raises ModelError when draft heads are not those that `run` began with."""
+    if now.draft != then.draft:
+        raise ModelError(
+            f"engine.draft.heads: these are not the heads that {run} began with (checksum {then.draft} then, "
+            f"{now.draft} now); bring them back, or start a new run"
+        )
 
 
 def check_judge(then: Origin, now: Origin, *, run: Path) -> None:

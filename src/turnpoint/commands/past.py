@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from turnpoint.commands.origin import Origin, check_judge, check_model, check_teachers
+from turnpoint.commands.origin import Origin, check_heads, check_judge, check_model, check_teachers
 from turnpoint.commands.saving import Position
 from turnpoint.config import RunConfig, SftConfig
 from turnpoint.errors import DataError, RunFolderError
@@ -75,9 +75,9 @@ def take_up(
 
     A new run writes what it begins with. In one that goes on, what was logged after `start` is cut off, and
     what keeps it from being the run without interruption is said and recorded. Raises DataError when
-    `problems` are not those that it began with, ModelError when `model` is not or a teacher's weights
-    (`teachers`: checksums or probes by name), and RecipeError when the reward function is not, before
-    anything is changed; RunFolderError when a file cannot be read, cut or written.
+    `problems` are not those that it began with, ModelError when `model` is not, draft heads are not, or a
+    teacher's weights (`teachers`: checksums or probes by name), and RecipeError when the reward function is
+    not, before anything is changed; RunFolderError when a file cannot be read, cut or written.
     """
     origin = Origin.of(config, model, problems, teachers or {})
     if folder.recipe.exists():
@@ -106,6 +106,7 @@ def _check(folder: RunFolder, now: Origin, *, source: str) -> None:
     check_model(then, now.model, source=source, run=folder.path)
     check_judge(then, now, run=folder.path)
     check_teachers(then, now, run=folder.path)
+    check_heads(then, now, run=folder.path)
 
 
 def _notes(
@@ -125,6 +126,12 @@ def _notes(
         notes.append(
             "groups fork as verdicts come, so the last bits may differ from a run without interruption; a "
             "new run with rollout.branching.deterministic=true goes on bit for bit"
+        )
+    draft = config.engine.draft if isinstance(config, RunConfig) else None
+    if step and draft is not None and (draft.adaptive or draft.tempered):
+        notes.append(
+            "drafts are chosen by what was measured, so rollouts may differ from those of a run without "
+            "interruption; their law is the same"
         )
     if told != step:
         notes.append(f"{folder.metrics} tells of {told} of {step} steps; the others are lost")

@@ -39,8 +39,8 @@ def resume(folder: str | Path, overrides: Sequence[str] = ()) -> TrainResult:
     the checkpoint is cut off and comes again. `overrides` can change training.steps, training.save_every,
     training.keep, training.mismatch_tolerance, evaluation.every and trackers, since they decide nothing about
     the steps taken, and say where the same problems and weights lie now (tasks.path, model.path,
-    model.adapter.path; of a teacher behind a server url, in_flight, deadline and tolerance). A run that is
-    complete is left as it is.
+    model.adapter.path, engine.draft.heads; of a teacher behind a server url, in_flight, deadline and
+    tolerance). A run that is complete is left as it is.
 
     Raises UserError, with the run as it was, when `folder` is none, is in use by another process, has other
     problems now, or other overrides are given; and as `train` does.
@@ -61,7 +61,8 @@ def _recipe(run_folder: RunFolder, overrides: Sequence[str]) -> RunConfig:
     """Returns the recipe of the run with `overrides`; raises RecipeError for one that changes the past."""
     now = load_recipe(run_folder.recipe, overrides)
     then = begun_with(run_folder, parse_recipe)
-    places = free_keys(then.distill) if then.distill else ()
+    places = [*free_keys(then.distill)] if then.distill else []
+    places += ["engine.draft.heads"] if then.engine.draft else []  # which heads they are is checked
     changed = changed_keys(then, now, free=[*_FREE, *places])
     schedule = now.optimizer.schedule
     if "training.steps" in changed and schedule != "constant":

@@ -19,6 +19,7 @@ from turnpoint.diagnosis.cost import (
     optimizer_seconds,
     seconds_of,
 )
+from turnpoint.diagnosis.draft_memory import draft_needs
 from turnpoint.diagnosis.memory import (
     LAW_COPIES,
     NOTHING_SAVED,
@@ -175,6 +176,7 @@ class Budget:
             head_gradient=_HEAD_GRADIENTS * item * decoder.vocab_size * state.hidden_dim,
             slack=slack_of(decoder.device),
             teachers=self.teachers,
+            drafts=draft_needs(self.policy.engine.speculation, workers=self.policy.engine.workers),
         )
 
     def _time(self, cost: TrainingCost, found: Sample, speed: Speed, median_prompt: int) -> Check:

@@ -1,6 +1,6 @@
 """What a run needs at its peak, part by part, and what would fit if that is too much.
 
-    rollouts  weights + masters + moments + cached and decoding tokens + logits of one token each
+    rollouts  weights + masters + moments + cached and decoding tokens + logits of a token or draft each
     teachers  weights + masters + moments + cached and decoding tokens, those of teachers too
     training  weights + masters + moments + gradients + cached and decoding tokens + one micro-batch
 
@@ -37,6 +37,10 @@ _USUAL = {
     "micro_batch_tokens": _TRAINING.micro_batch_tokens,
 }
 _SAMPLER_COPIES = 4  # float32 [rows, V] arrays that exist while tokens are drawn
+_VERIFIER_COPIES, _DRAFT_COPIES = (
+    14,
+    6,
+)  # the same while drafts are verified, and for each token of their depth
 LAW_COPIES = 6  # float32 [chunk, V] arrays of a loss over two whole laws, beside those of the policy gradient
 
 
@@ -49,6 +53,20 @@ class TeacherNeeds:
     visits: bool = False  # it is there only while it speaks
     law_of_token: int = 0  # of a token in a chunk of a loss over its whole law; 0: it gives no law
     law: int = 0  # of that loss beside its chunks: the gradient of the policy's head
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftNeeds:
+    """What drafts take beside the policy; sizes in bytes."""
+
+    depth: int = 0  # tokens of a draft; 0: nothing is drafted
+    weights: int = 0  # of heads that are not resident yet
+    token_state: int = 0  # what the drafter keeps of one token of a row
+
+    @property
+    def laws(self) -> int:
+        """How many float32 laws [V] exist for each row while tokens are drawn."""
+        return _VERIFIER_COPIES + _DRAFT_COPIES * self.depth if self.depth else _SAMPLER_COPIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +89,7 @@ class Needs:
     head_gradient: int  # of the output head: what a backward pass holds of it
     slack: float  # what an allocator makes of the bytes that are saved
     teachers: tuple[TeacherNeeds, ...] = ()
+    drafts: DraftNeeds = DraftNeeds()
 
     @property
     def cached(self) -> int:
@@ -91,18 +110,22 @@ class Needs:
             "reference": self.references,
             "teachers": sum(teacher.weights for teacher in self.teachers if not teacher.visits),
             "moments": moments,
+            "draft heads": self.drafts.weights,
         }
         cache = self.cached * self.token_state
-        rows, running = self._rows()
+        tokens, running = self._rows()
+        rows, drafts = tokens * self.token_state, tokens * self.drafts.token_state
         rollouts = {
             "cache": cache,
             "decoding": int(_GROWTH * rows),
-            "logits": _SAMPLER_COPIES * 4 * running * self.vocab_size,
+            "drafts": int(_GROWTH * drafts),
+            "logits": self.drafts.laws * 4 * running * self.vocab_size,
         }
         visitors = [teacher.weights + teacher.cache for teacher in self.teachers if teacher.visits]
         teaching = {
             "cache": cache,
             "decoding": rows,
+            "drafts": drafts,
             "teachers' caches": sum(teacher.cache for teacher in self.teachers if not teacher.visits),
             "the largest visiting teacher": max(visitors, default=0),
         }
@@ -111,6 +134,7 @@ class Needs:
             "gradients": self.trained,
             "cache": cache,
             "decoding": rows,
+            "drafts": drafts,
             "micro-batch": int(self.slack * self.saved.of(row)),
             "output head": self._logits(row.tokens) + self.head_gradient,
             "teacher's law": self._law(row.tokens),
@@ -133,11 +157,11 @@ class Needs:
         return sum(teacher.law + chunk * teacher.law_of_token for teacher in self.teachers)
 
     def _rows(self) -> tuple[int, int]:
-        """Returns the bytes of the rows that decode, and how many there are."""
+        """Returns for how many tokens the rows that decode have room, and how many rows there are."""
         shape = self.shape
         running = min(self.max_running, max(shape.prompts * shape.samples, self.evaluation_rollouts))
         rows = 1 << (running - 1).bit_length()  # the engine makes room by powers of two
-        return int(1.125 * rows * (shape.prompt_tokens + shape.new_tokens) * self.token_state), running
+        return int(1.125 * rows * (shape.prompt_tokens + shape.new_tokens)), running
 
 
 def check_memory(needs: Needs, *, capacity: int) -> Check:
@@ -178,8 +202,9 @@ def way_out(needs: Needs, capacity: int) -> str:
     """
     changes = _changes(needs, capacity)
     if not changes:
+        undrafted = ", leave out engine.draft" if needs.drafts.depth else ""
         return (
-            "no smaller batch fits; shorten sampling.max_new_tokens, train an adapter "
+            f"no smaller batch fits; shorten sampling.max_new_tokens{undrafted}, train an adapter "
             f"(model.adapter.rank=16) or take a smaller model{' or teacher' if needs.teachers else ''}"
         )
     first, *others = [f"{_SETTINGS[name]}={changes[name]}" for name in _SETTINGS if name in changes]

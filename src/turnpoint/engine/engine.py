@@ -62,6 +62,7 @@ class TorchEngine:
         speculation: Speculation | None = None,
     ) -> None:
         self._decoder = decoder
+        self.speculation = speculation
         self._capabilities = Capabilities(
             name="turnpoint",
             context_length=context_length,

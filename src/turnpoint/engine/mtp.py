@@ -44,8 +44,15 @@ class MtpDrafter:
         self._heads = heads
         heads.fed_by(torch.zeros_like(heads.host.embedding_weight[:1]))  # refuses what it would refuse later
         self._slots = heads.layout.slots(deepest)
-        self._storage = Rows(draft_cache(heads, deepest=deepest))
+        shape = _cache_shape(heads, slots=self._slots)
+        self.token_bytes = shape.token_bytes  # what it keeps of a token
+        self._storage = Rows(shape)
         self.clear()
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the heads' own weights take."""
+        return sum(weight.nbytes for weight in self._heads.parameters())
 
     def clear(self) -> None:
         """As `Drafter.clear`."""
@@ -222,15 +229,15 @@ class _Slot(AttentionLayout):
 
 
 @torch.no_grad()
-def draft_cache(heads: MtpHeads, *, deepest: int) -> CacheShape:
-    """Returns what drafts to `deepest` keep of one token: keys and values by slot, and the policy's state."""
+def _cache_shape(heads: MtpHeads, *, slots: int) -> CacheShape:
+    """Returns what is kept of one token: keys and values by slot, and the policy's state."""
     weight = heads.host.embedding_weight
     probe, place = ShapeProbe(), torch.zeros(1, dtype=torch.long, device=weight.device)
     state = torch.zeros(1, heads.host.width, dtype=weight.dtype, device=weight.device)
     heads.step(depth=1, hidden=state, token_ids=place, positions=place, layout=probe)
     (layer,) = probe.layers.values()
     return CacheShape(
-        layers=(layer,) * heads.layout.slots(deepest),
+        layers=(layer,) * slots,
         hidden_dim=heads.host.width,
         dtype=weight.dtype,
         device=weight.device,

@@ -14,8 +14,15 @@ from turnpoint.types import TokenIds
 class ParallelDrafter:
     """A `Drafter` of heads side by side; a depth over `ParallelHeads.max_depth` raises ValueError."""
 
+    token_bytes = 0  # what it keeps of a token
+
     def __init__(self, heads: ParallelHeads) -> None:
         self._heads = heads
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the heads' own weights take."""
+        return sum(weight.nbytes for weight in self._heads.parameters())
 
     @torch.inference_mode()
     def propose(

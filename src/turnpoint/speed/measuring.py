@@ -15,6 +15,7 @@ import torch
 
 from turnpoint.config import EngineConfig, TrainingConfig
 from turnpoint.diagnosis.budget import sampling_bytes, slack_of
+from turnpoint.diagnosis.draft_memory import draft_needs
 from turnpoint.diagnosis.memory import NOTHING_SAVED, Needs, gigabytes
 from turnpoint.diagnosis.room import Room
 from turnpoint.diagnosis.rows import Shape
@@ -318,6 +319,7 @@ def _needs(subject: Subject) -> Needs | None:
     if subject.room is None:
         return None
     decoder = subject.model.decoder
+    drafts = draft_needs(open_speculation(subject.engine.draft, decoder), workers=subject.workers)
     return Needs(
         resident=subject.room.used() + sampling_bytes(subject.model.decoder, subject.workers),
         trained=0,
@@ -334,4 +336,5 @@ def _needs(subject: Subject) -> Needs | None:
         head_chunk_tokens=subject.training.head_chunk_tokens,
         head_gradient=0,
         slack=slack_of(decoder.device),
+        drafts=drafts,
     )
