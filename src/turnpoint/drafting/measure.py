@@ -35,9 +35,7 @@ class TextFigures:
     tokens: int
     rounds: tuple[float, ...]  # by depth, 1 to gamma
     entropy: float  # of the policy, nats, summed over those tokens
-    ahead: (
-        float  # sum over tokens and depths of sum min(p, q) - p(argmax q): above 0, verifying draws pays more
-    )
+    ahead: float  # of sum min(p, q) - p(argmax q), over tokens and depths: what verifying draws adds
     group: str  # as `DraftText.group`; "": none
 
 

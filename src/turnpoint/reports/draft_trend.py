@@ -35,7 +35,7 @@ def draft_trend(history: Sequence[Mapping[str, float]]) -> Finding | None:
     return Finding(
         rule="draft_trend",
         text=f"drafts: tokens a round went from {length:.2f} to {length_then:.2f}; {explained:+.2f} of that "
-        f"goes with entropy ({entropy:.2f} to {entropy_then:.2f} nats, {slope:+.2f} per nat in the first {third} "
-        f"steps) and {length_then - length - explained:+.2f} with drift, if there was none in those steps",
+        f"goes with entropy ({entropy:.2f} to {entropy_then:.2f} nats, {slope:+.2f} per nat in the first "
+        f"{third} steps) and {length_then - length - explained:+.2f} with drift, if there was none in those steps",
         warning=False,
     )
