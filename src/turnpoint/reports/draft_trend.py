@@ -35,8 +35,8 @@ def draft_trend(history: Sequence[Mapping[str, float]]) -> Finding | None:
     rest = length_then - length - explained
     return Finding(
         rule="draft_trend",
-        text=f"drafts: tokens a round went from {length:.2f} to {length_then:.2f}; {explained:+.2f} of it goes "
-        f"with entropy ({entropy:.2f} to {entropy_then:.2f} nats, {slope:+.2f} per nat in the first {third} steps), "
-        f"{rest:+.2f} with drift if there was none in those steps",
+        text=f"drafts: tokens a round went from {length:.2f} to {length_then:.2f}; {explained:+.2f} of it "
+        f"goes with entropy ({entropy:.2f} to {entropy_then:.2f} nats, {slope:+.2f} per nat in the first "
+        f"{third} steps), {rest:+.2f} with drift if there was none in those steps",
         warning=False,
     )
