@@ -19,6 +19,7 @@ from turnpoint.engine.mtp import MtpDrafter
 from turnpoint.engine.parallel import ParallelDrafter
 from turnpoint.engine.speculation import Speculation
 from turnpoint.engine.verification import MODES
+from turnpoint.errors import ModelError
 from turnpoint.models.decoder import Decoder
 from turnpoint.models.mtp import MtpHeads
 from turnpoint.models.mtp_checkpoints import checkpoint_state
@@ -75,6 +76,12 @@ def test_heads_of_a_checkpoint_in_its_true_names(
     assert isinstance(heads, MtpHeads)
     assert heads.layout.layers == layers
     check(decoder, MtpDrafter(heads, deepest=4))
+
+
+def test_a_model_whose_state_cannot_be_taken_back_is_refused() -> None:
+    """Linear attention keeps what rejected drafts did to it."""
+    with pytest.raises(ModelError, match=r"1 of 2 layers do not attend .*linear attention"):
+        Decoder(family_model("qwen3_next"), vocab_size=ROWS)
 
 
 def test_heads_side_by_side() -> None:

@@ -65,6 +65,11 @@ def test_what_was_not_reached_and_greedy_rows_show_nothing() -> None:
     assert tempering.factors.tolist() == [1, 1]
 
 
+def test_the_likeliest_token_has_no_temperature() -> None:
+    with pytest.raises(ValueError, match="target_only"):
+        Speculation(drafter=Guesses(tiny_decoder()), depth=FixedDepth(1), mode="target_only", tempered=True)
+
+
 def test_some_rounds_are_looked_at() -> None:
     tempering = Tempering(1)
     assert [tempering.next_round() for _ in range(17)].count(True) == 3

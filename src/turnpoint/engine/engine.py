@@ -44,8 +44,8 @@ class TorchEngine:
     it reads them; little is lost without where nothing is sampled. It serves one event loop at a time, one
     after another as they come.
 
-    Does not cut the law (top-k, top-p), and does not spread over devices. Raises EngineError for several
-    workers around a decoder that is not on the CPU, or that cannot be sent to them.
+    Does not spread over devices. Raises EngineError for several workers around a decoder that is not on the
+    CPU, or that cannot be sent to them.
     """
 
     def __init__(
