@@ -37,10 +37,8 @@ _USUAL = {
     "micro_batch_tokens": _TRAINING.micro_batch_tokens,
 }
 _SAMPLER_COPIES = 4  # float32 [rows, V] arrays that exist while tokens are drawn
-_VERIFIER_COPIES, _DRAFT_COPIES = (
-    14,
-    6,
-)  # the same while drafts are verified, and for each token of their depth
+_VERIFIER_COPIES = 14  # the same while drafts are verified,
+_DRAFT_COPIES = 6  # and for each token of their depth
 LAW_COPIES = 6  # float32 [chunk, V] arrays of a loss over two whole laws, beside those of the policy gradient
 
 
