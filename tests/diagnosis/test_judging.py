@@ -14,6 +14,7 @@ from turnpoint.tasks import Dataset
 from turnpoint.tasks.dataset import ReadReport
 from turnpoint.types import Message, Task, Verdict
 from turnpoint.verifiers import MathVerifier, Unjudged
+from turnpoint.verifiers.sandbox import Isolation
 
 
 def dataset(*answers: str, name: str = "rows") -> Dataset:
