@@ -123,19 +123,18 @@ def test_mbpp_imports_of_another_type_are_refused(imports: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tests", "reason"),
+    ("test", "class_name", "reason"),
     [
-        ("[" * 100_000, "nested too deeply"),
-        (
-            {"tests": [{"kind": "call", "arguments": [], "output": 1, "tolerance": None}], "function": "f"},
-            "tolerance",
-        ),
-        (
-            {"tests": [{"kind": "call", "arguments": [], "output": 1}], "function": "f", "class": 7},
-            "class of a test",
-        ),
+        ({"kind": "call", "arguments": [1], "output": 1, "tolerance": None}, None, "tolerance of a test"),
+        ({"kind": "call", "arguments": [1], "output": 1}, 7, "class of a test"),
+        ({"kind": "call", "arguments": [1]}, None, "an output"),
     ],
 )
-def test_a_suite_that_cannot_be_read_says_why(tests: object, reason: str) -> None:
+def test_a_suite_that_cannot_be_read_says_why(test: dict[str, Any], class_name: object, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        Suite.from_json(tests)
+        Suite.from_json({"function": "f", "class": class_name, "tests": [test]})
+
+
+def test_a_suite_without_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        Suite.from_json("[" * 100_000)

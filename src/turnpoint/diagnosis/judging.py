@@ -62,7 +62,7 @@ async def check_gold_answers(
 
 
 def check_isolation(level: Isolation, *, described: str) -> Check:
-    """What stands between the policy's programs and this machine; a warning where that is not all there is."""
+    """What stands between the policy's programs and this machine; a warning below full."""
     return ok("isolation", described) if level is Isolation.FULL else warning("isolation", described)
 
 

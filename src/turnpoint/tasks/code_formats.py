@@ -142,8 +142,8 @@ def _mbpp(columns: Columns) -> Problem:
     lines = _literal(columns.get("test_list"), "test_list")
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in cast("list[object]", lines)):
         raise InvalidRow("test_list is no list of texts")
-    imports = columns.get("test_imports")
-    imports = [] if imports is None else _literal(imports, "test_imports")
+    about = columns.get("test_imports")
+    imports: Any = [] if about is None else _literal(about, "test_imports")
     if not isinstance(imports, list):
         raise InvalidRow("test_imports is no list of texts")
     lines_before = [*map(str, cast("list[object]", imports)), str(columns.get("test_setup_code") or "")]
