@@ -58,13 +58,17 @@ class Problems:
     evaluation: Dataset
 
 
-def load_problems(config: RunConfig) -> Problems:
-    """Returns the problems of `config`; raises DataError in one line when there are not enough."""
+def load_problems(config: RunConfig, *, trains: bool = True) -> Problems:
+    """Returns the problems of `config`; raises DataError in one line when there are not enough.
+
+    Where nothing `trains`, all may be held out.
+    """
     dataset = load_tasks(config.tasks)
     examples: tuple[tuple[str, str], ...] = ()
     if isinstance(config.prompt, FewShotPrompt):
         examples, dataset = split_examples(dataset, config.prompt.shots)
-    train, evaluation = holdout(dataset, config.evaluation.tasks if config.evaluation else 0)
+    held_out = config.evaluation.tasks if config.evaluation else 0
+    train, evaluation = holdout(dataset, held_out, trains=trains)
     return Problems(examples=examples, train=train, evaluation=evaluation)
 
 

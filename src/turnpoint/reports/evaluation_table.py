@@ -16,10 +16,7 @@ _COLUMNS = ("", "accuracy", "95 % interval", "reward", "truncated", "invalid", "
 
 
 def evaluation_table(evaluation: Evaluation) -> Padding:
-    """Returns greedy and sampled scores, pass@k and the majority answer's accuracy as a table.
-
-    Where every answer is another, as programs are, no majority is worth a line.
-    """
+    """Returns greedy and sampled scores, pass@k and the majority answer's accuracy as a table."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in _COLUMNS:
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
@@ -28,10 +25,15 @@ def evaluation_table(evaluation: Evaluation) -> Padding:
         table.add_row(f"avg@{evaluation.samples}", *_cells(evaluation.sampled))
     for it in evaluation.passes:
         table.add_row(f"pass@{it.k}", f"{100 * it.share:.1f} %", _interval(it.interval), *[""] * 4)
-    if evaluation.majority_accuracy * len(evaluation.outcomes) > 1.5 or len(evaluation.outcomes) == 1:
+    if has_majority(evaluation):
         constant = f'always "{cut(evaluation.majority_answer, 20)}"'
         table.add_row(constant, f"{100 * evaluation.majority_accuracy:.1f} %", *[""] * 5)
     return Padding(table, (0, 0, 0, 2))
+
+
+def has_majority(evaluation: Evaluation) -> bool:
+    """Returns whether one answer is right for several problems; programs, for example, all differ."""
+    return len(evaluation.outcomes) == 1 or evaluation.majority_accuracy * len(evaluation.outcomes) > 1.5
 
 
 def invalid_lines(evaluation: Evaluation) -> list[str]:
