@@ -110,6 +110,7 @@ if TYPE_CHECKING:
     from turnpoint.config.recipes import SftTrainingConfig as SftTrainingConfig
     from turnpoint.config.servers import ServerTeacher as ServerTeacher
     from turnpoint.config.speculation import EngineDraftConfig as EngineDraftConfig
+    from turnpoint.config.speculation import HeadTrainingConfig as HeadTrainingConfig
 
 __all__ = [
     "AdapterConfig",
@@ -140,6 +141,7 @@ __all__ = [
     "GateConfig",
     "GroupAdvantageConfig",
     "GspoLoss",
+    "HeadTrainingConfig",
     "HeadsConfig",
     "HindsightRuleConfig",
     "HindsightTeacher",
@@ -298,6 +300,7 @@ __getattr__, __dir__ = lazy(
         "ReverseKlLoss": "distillation",
         "SampledLoss": "distillation",
         "EngineDraftConfig": "speculation",
+        "HeadTrainingConfig": "speculation",
         "DraftConfig": "drafting",
         "DraftTrainingConfig": "drafting",
         "RunTexts": "drafting",
