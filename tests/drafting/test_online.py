@@ -14,6 +14,10 @@ from turnpoint.training import Trainer
 from turnpoint.types import Group
 
 
+def quiet(texts: int, tokens: int) -> None:
+    """Nobody watches."""
+
+
 def online(decoder: Decoder, *, every: int = 1, tokens: int = 10_000) -> OnlineHeads:
     return OnlineHeads(
         fresh_heads(decoder),
@@ -41,7 +45,7 @@ def policy_bits(learning: bool) -> tuple[dict[str, torch.Tensor], dict[str, torc
     trainer.forward_backward(step)
     trainer.optim_step()
     if learning:
-        found = heads.learn(1, groups, progress=lambda texts, tokens: None)
+        found = heads.learn(1, groups, progress=quiet)
         assert (found["draft/trained_tokens"].value or 0) > 0
         assert gradients(decoder.model) == {}
     trainer.forward_backward(step)
@@ -61,22 +65,22 @@ def test_tokens_are_bounded_and_each_text_is_learned_from_once() -> None:
     texts = [it for group in groups for it in group_texts(group) if drafts_of(it)]
     longest, whole = max(map(len, texts)), sum(map(len, texts))
     for bound in (1, 2 * longest, 10 * whole):
-        learned = online(tiny_decoder(), tokens=bound).learn(1, groups, progress=lambda *_: None)
+        learned = online(tiny_decoder(), tokens=bound).learn(1, groups, progress=quiet)
         tokens = learned["draft/trained_tokens"].value or 0.0
         assert 0 < tokens <= max(bound, longest)
         assert tokens == whole or bound < whole
-    nothing = online(tiny_decoder()).learn(1, [], progress=lambda *_: None)
+    nothing = online(tiny_decoder()).learn(1, [], progress=quiet)
     assert nothing["draft/trained_tokens"].value == 0
 
 
 def test_state_goes_on_bit_for_bit() -> None:
     groups, whole, first = sampled(), online(tiny_decoder()), online(tiny_decoder())
     for step in (1, 2):
-        whole.learn(step, groups, progress=lambda *_: None)
-    first.learn(1, groups, progress=lambda *_: None)
+        whole.learn(step, groups, progress=quiet)
+    first.learn(1, groups, progress=quiet)
     second = online(tiny_decoder())
     second.load_state_dict({name: it.clone() for name, it in first.state_dict().items()})
-    second.learn(2, groups, progress=lambda *_: None)
+    second.learn(2, groups, progress=quiet)
     left, right = whole.state_dict(), second.state_dict()
     assert left.keys() == right.keys()
     assert all(torch.equal(it, right[name]) for name, it in left.items())
