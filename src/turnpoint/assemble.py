@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import torch
 
 from turnpoint.config import (
     ChatPrompt,
+    CodeVerifierConfig,
     EngineConfig,
     FewShotPrompt,
     FunctionVerifierConfig,
@@ -39,7 +41,8 @@ from turnpoint.rollout.concurrency import all_of
 from turnpoint.speculation import open_speculation
 from turnpoint.tasks import Dataset, check_lengths, holdout, load_tasks, split_examples
 from turnpoint.types import Task
-from turnpoint.verifiers import FunctionVerifier, MathVerifier, ReasoningGymVerifier, Unjudged
+from turnpoint.verifiers import CodeVerifier, FunctionVerifier, MathVerifier, ReasoningGymVerifier, Unjudged
+from turnpoint.verifiers.sandbox import Isolation, Limits
 
 _GOLD_AT_ONCE = 64  # self-checks in flight
 _SMALL_MODEL = 10**9  # weights, up to which several processes sample faster than one with several threads
@@ -56,13 +59,17 @@ class Problems:
     evaluation: Dataset
 
 
-def load_problems(config: RunConfig) -> Problems:
-    """Returns the problems of `config`; raises DataError in one line when there are not enough."""
+def load_problems(config: RunConfig, *, trains: bool = True) -> Problems:
+    """Returns the problems of `config`; raises DataError in one line when there are not enough.
+
+    Where nothing `trains`, all may be held out.
+    """
     dataset = load_tasks(config.tasks)
     examples: tuple[tuple[str, str], ...] = ()
     if isinstance(config.prompt, FewShotPrompt):
         examples, dataset = split_examples(dataset, config.prompt.shots)
-    train, evaluation = holdout(dataset, config.evaluation.tasks if config.evaluation else 0)
+    held_out = config.evaluation.tasks if config.evaluation else 0
+    train, evaluation = holdout(dataset, held_out, trains=trains)
     return Problems(examples=examples, train=train, evaluation=evaluation)
 
 
@@ -189,7 +196,7 @@ def make_renderer(
             )
 
 
-ClosableVerifier: TypeAlias = MathVerifier | FunctionVerifier | ReasoningGymVerifier | Unjudged
+ClosableVerifier: TypeAlias = MathVerifier | FunctionVerifier | ReasoningGymVerifier | CodeVerifier | Unjudged
 
 
 @contextmanager
@@ -205,6 +212,17 @@ def _verifier(config: RunConfig) -> ClosableVerifier:
             return MathVerifier(timeout=math.timeout, workers=math.workers)
         case FunctionVerifierConfig() as function:
             return FunctionVerifier(function.path)
+        case CodeVerifierConfig() as code:
+            return CodeVerifier(
+                reward=code.reward,
+                most=code.max_tests,
+                choose=code.choose,
+                tolerance=code.tolerance,
+                checker=code.checker,
+                limits=Limits(wall=code.timeout, cpu=code.timeout, memory_bytes=code.memory_mb << 20),
+                workers=code.workers,
+                isolation=Isolation(code.isolation),
+            )
         case NoVerifierConfig():
             return Unjudged()
         case ReasoningGymVerifierConfig():
@@ -250,7 +268,7 @@ async def check_gold(
             phase.advance(len(block))
     lines = [
         f"{len(tasks)} of {len(dataset.tasks)} left out: {reason} "
-        f"(first: {tasks[0].id}, gold {tasks[0].answer!r})"
+        f"(first: {tasks[0].id}, gold {reprlib.repr(tasks[0].answer)})"
         for reason, tasks in refused.items()
     ]
     if not kept:

@@ -21,6 +21,8 @@ from turnpoint.drafting.losses import DraftLossName
 from turnpoint.drafting.measure import Measured, TextFigures
 from turnpoint.errors import RecipeError, UserError
 from turnpoint.models.mtp_layout import MAX_DEPTH
+from turnpoint.reports.draft_facts import read_facts
+from turnpoint.reports.run_log import RunFolder
 
 POINTS = [(0.2, 2.7), (0.4, 2.4), (1.0, 1.5)]  # nats, tokens per round: a line of slope -1.5
 
@@ -101,16 +103,46 @@ def test_a_report_from_ordinary_rollouts(stopped: Path, made: tp.DraftResult, tu
     assert len(found["acceptance"]) == len(found["accept_length"]) == 2
     assert 1 < found["accept_length"][0] < found["accept_length"][1] < 3
     assert found["entropy_slope"] is not None
+    at_one = found["overlap_by_temperature"]["1"]
+    assert at_one == pytest.approx(found["acceptance"]), "as warm as the policy, as measured without a sweep"
+    assert max(map(max, found["overlap_by_temperature"].values())) > min(at_one)
+    ahead, problems = found["problems_where_draws_accept_more"]
+    assert 0 <= ahead <= problems
+    assert problems > 1
     assert turnpoint("draft", "--report", stopped).status == 2
+    assert turnpoint("report", stopped).status == 0
+    kept = RunFolder(path=stopped).drafts
+    sentences = read_facts(kept)
+    assert sentences[1].startswith("tokens a round 1.")
+    assert any("drawn at 0.7 of the policy's temperature" in it for it in sentences)
+    assert any(f"on {ahead} of {problems} problems" in it for it in sentences)
+    kept.write_text("{}")
+    answer = turnpoint("report", stopped)
+    assert answer.status == 2
+    assert "turnpoint draft --report, or delete it" in answer.err
+    kept.unlink()
 
 
 def test_slope_by_hand() -> None:
     zeros = np.zeros(1)
-    texts = [TextFigures(tokens=10, rounds=(10 / length,), entropy=10.0 * nats) for nats, length in POINTS]
+    texts = [
+        TextFigures(tokens=10, rounds=(10 / length,), entropy=10.0 * nats, ahead=nats - 0.7, group="one")
+        for nats, length in POINTS
+    ]
     measured = Measured(
-        counts=zeros, overlaps=zeros, best=zeros, ahead=zeros, drift=0.0, recorded=0, texts=texts
+        counts=zeros,
+        overlaps=zeros,
+        best=zeros,
+        ahead=zeros,
+        warmed=np.zeros((0, 1)),
+        drift=0.0,
+        recorded=0,
+        texts=texts,
     )
     assert entropy_slope(measured) == pytest.approx(-1.5)
+    assert measured.problems_ahead == (0, 1), "of one problem the sum counts: -0.5 - 0.3 + 0.3"
+    apart = replace(measured, texts=[replace(it, group="") for it in texts])
+    assert apart.problems_ahead == (1, 3), "texts without a group are each their own"
     assert entropy_slope(replace(measured, texts=texts[:1])) is None
 
 

@@ -61,6 +61,7 @@ def group_of(tree: TreeBuilder, members: list[Member], account: Account) -> Grou
 def test_by_hand() -> None:
     values = metric_values(rollout_metrics([forked_group()]))
     assert {name: it for name, it in values.items() if name.startswith("branching/")} == {
+        "branching/kept": 8,
         "branching/depth": 0.4,
         "branching/points": 1 / 4,
         "branching/agreement": 0.5,

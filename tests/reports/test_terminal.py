@@ -289,7 +289,7 @@ def test_samples_of_few_or_no_groups() -> None:
 def test_the_evaluation_table() -> None:
     stream = io.StringIO()
     Terminal(pipe(stream)).evaluation(
-        "before", make_evaluation([1.0, 0.0, "late"], [[1.0, 0.5], [0.0, 0.0], [1.0, 1.0]])
+        "before", make_evaluation([1.0, 0.0, "late"], [[1.0, 0.5], [0.0, 0.0], [1.0, 1.0]], majority=2 / 3)
     )
     lines = stream.getvalue().splitlines()
     assert lines[1] == "before: 3 problems, greedy, avg@2 at temperature 1; 1.0 s"
@@ -298,5 +298,5 @@ def test_the_evaluation_table() -> None:
     assert lines[3].split()[-4:] == ["0", "%", "1", "4"]
     assert lines[4].split()[:3] == ["avg@2", "50.0", "%"]
     assert lines[5].split() == ["pass@2", "66.7", "%", "0.0", "-", "100.0", "%"]
-    assert lines[6].split() == ["always", '"7"', "10.0", "%"]
+    assert lines[6].split() == ["always", '"7"', "66.7", "%"]
     assert lines[7] == "  ! 11 % of attempts invalid: late (1)"

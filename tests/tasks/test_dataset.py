@@ -54,6 +54,13 @@ def test_nothing_left_is_an_error_with_the_numbers(count: int) -> None:
         holdout(sums(), count)
 
 
+def test_where_nothing_trains_all_may_be_held_out() -> None:
+    rest, held_out = holdout(sums(), 6, trains=False)
+    assert (len(rest.tasks), len(held_out.tasks)) == (0, 6)
+    with pytest.raises(DataError, match="holding out 7 tasks takes more than all 6"):
+        holdout(sums(), 7, trains=False)
+
+
 def test_the_fingerprint_is_what_the_tasks_say_in_their_order() -> None:
     dataset = sums()
     first = dataset.tasks[0]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from turnpoint.errors import DataError
-from turnpoint.tasks.formats import FORMATS, InvalidRow, last_boxed, recognise
+from turnpoint.tasks.formats import FORMATS, last_boxed, recognise
+from turnpoint.tasks.row_format import InvalidRow
 from turnpoint.types import Message
 
 GSM8K = {"question": "Al has 3 bags of 400 nuts.", "answer": "3*400 = <<3*400=1200>>1200\n#### 1,200"}

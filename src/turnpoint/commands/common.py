@@ -16,10 +16,10 @@ from turnpoint.reports.terminal import Terminal
 from turnpoint.training.checkpoint import Checkpoint, load_latest
 
 
-def read_problems(config: RunConfig, terminal: Terminal) -> Problems:
+def read_problems(config: RunConfig, terminal: Terminal, *, trains: bool = True) -> Problems:
     """As `load_problems`, with its progress shown."""
     with terminal.phase("reading problems"):
-        return load_problems(config)
+        return load_problems(config, trains=trains)
 
 
 def read_policy(

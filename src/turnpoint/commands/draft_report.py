@@ -16,8 +16,11 @@ from turnpoint.commands.common import read_policy, read_problems, restore
 from turnpoint.commands.draft_texts import check_depth, check_ids, run_texts
 from turnpoint.config import load_recipe
 from turnpoint.drafting.measure import Measured, measure_drafts
+from turnpoint.engine.tempering import FACTORS
 from turnpoint.models.mtp_folder import load_heads
+from turnpoint.reports.draft_facts import write_facts
 from turnpoint.reports.drafts import measured_json, report_lines, without_nan
+from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.terminal import Terminal
 from turnpoint.reports.text import plural
 
@@ -29,9 +32,10 @@ def draft_report(
 ) -> tuple[Measured, float | None]:
     """Returns and shows what `heads` are worth to the latest checkpoint of `run` on its latest rollouts.
 
-    The second is `entropy_slope`. Rollouts of the last step were sampled an update before the checkpoint;
-    `drift` says how far apart the two are. Raises UserError for a run without checkpoint or rollouts, heads
-    of another model, and rollouts shorter than `depth`.
+    The second is `entropy_slope`. All is also left in the run folder's drafts.json, for `turnpoint report`.
+    Rollouts of the last step were sampled an update before the checkpoint; `drift` says how far apart the two
+    are. Raises UserError for a run without checkpoint or rollouts, heads of another model, and rollouts
+    shorter than `depth`.
     """
     run = Path(run)
     terminal = Terminal(Console(stderr=True)) if as_json else Terminal()
@@ -50,16 +54,25 @@ def draft_report(
             depth=depth,
             temperature=config.sampling.temperature,
             batch_tokens=config.training.micro_batch_tokens,
+            factors=FACTORS,
             progress=phase.advance,
         )
     slope = entropy_slope(measured)
+    found = without_nan(
+        {
+            **measured_json(measured),
+            "entropy_slope": slope,
+            "heads": str(heads),
+            "checkpoint": str(checkpoint),
+        }
+    )
     if as_json:
-        found = {**measured_json(measured), "entropy_slope": slope, "checkpoint": str(checkpoint)}
-        print(json.dumps(without_nan(found), allow_nan=False))
+        print(json.dumps(found, allow_nan=False))
     else:
         terminal.line(f"{heads} on {plural(len(texts), 'rollout')} of {run}, to {checkpoint}", "bold")
         for line in report_lines(measured, slope):
             terminal.line(line)
+    write_facts(RunFolder(path=run).drafts, found)
     return measured, slope
 
 

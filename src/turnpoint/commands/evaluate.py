@@ -32,7 +32,7 @@ def evaluate(source: str | Path, overrides: Sequence[str] = ()) -> Evaluation:
         raise RecipeError(f"{source} holds nothing out: add for example evaluation.tasks=64")
     if Path(source).is_dir():
         _refuse_trained_problems(load_recipe(recipe_of(Path(source))), config)
-    problems = read_problems(config, terminal)
+    problems = read_problems(config, terminal, trains=False)
     with open_verifier(config) as verifier:
         how = config.evaluation
         tokens = how.tasks * (1 + how.samples) * config.sampling.max_new_tokens

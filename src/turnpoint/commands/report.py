@@ -14,6 +14,7 @@ from turnpoint.errors import ModelError, RunFolderError
 from turnpoint.models.locate import model_folder
 from turnpoint.models.pretrained import read_tokenizer
 from turnpoint.objective import make_advantage
+from turnpoint.reports.draft_facts import read_facts
 from turnpoint.reports.page.build import Built, PageBuilder, check_place
 from turnpoint.reports.page.head import sft_head, train_head
 from turnpoint.reports.run_log import RunFolder
@@ -70,7 +71,8 @@ def _head(
     config: Any, folder: RunFolder, steps: Sequence[StepRecord], torn: Callable[[str], None]
 ) -> dict[str, Any]:
     if isinstance(config, RunConfig):
-        return train_head(config, steps, read_evaluations(folder.evaluations, torn=torn))
+        drafts = read_facts(folder.drafts)
+        return train_head(config, steps, read_evaluations(folder.evaluations, torn=torn), drafts)
     return sft_head(config, steps, read_held_out(folder.held_out, torn=torn))
 
 

@@ -12,9 +12,11 @@ from turnpoint._lazy import lazy
 if TYPE_CHECKING:
     from turnpoint.config.asking import AdapterConfig as AdapterConfig
     from turnpoint.config.asking import ChatPrompt as ChatPrompt
+    from turnpoint.config.asking import CodeVerifierConfig as CodeVerifierConfig
     from turnpoint.config.asking import FewShotPrompt as FewShotPrompt
     from turnpoint.config.asking import FunctionVerifierConfig as FunctionVerifierConfig
     from turnpoint.config.asking import HubTasks as HubTasks
+    from turnpoint.config.asking import HumanEvalTasks as HumanEvalTasks
     from turnpoint.config.asking import JsonlTasks as JsonlTasks
     from turnpoint.config.asking import MathVerifierConfig as MathVerifierConfig
     from turnpoint.config.asking import ModelConfig as ModelConfig
@@ -121,6 +123,7 @@ __all__ = [
     "ChatPrompt",
     "CheckpointHeads",
     "CispoLoss",
+    "CodeVerifierConfig",
     "CorrectionConfig",
     "DistillConfig",
     "DistillLossConfig",
@@ -146,6 +149,7 @@ __all__ = [
     "HindsightRuleConfig",
     "HindsightTeacher",
     "HubTasks",
+    "HumanEvalTasks",
     "HybridLoss",
     "JensenShannonLoss",
     "JsonlTasks",
@@ -240,6 +244,7 @@ __getattr__, __dir__ = lazy(
         "BaseReference": "learning",
         "ChatPrompt": "asking",
         "CispoLoss": "learning",
+        "CodeVerifierConfig": "asking",
         "CorrectionConfig": "learning",
         "EngineConfig": "learning",
         "EvaluationConfig": "learning",
@@ -247,6 +252,7 @@ __getattr__, __dir__ = lazy(
         "FunctionVerifierConfig": "asking",
         "GspoLoss": "learning",
         "HubTasks": "asking",
+        "HumanEvalTasks": "asking",
         "JsonlTasks": "asking",
         "KlConfig": "learning",
         "LossConfig": "learning",

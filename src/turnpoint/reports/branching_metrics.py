@@ -9,6 +9,7 @@ from turnpoint.metrics import Mean, Metric, Sum
 from turnpoint.types import BranchOrigin, Group, Insight, Member, RootOrigin
 
 AGREEMENT = "branching/agreement"
+KEPT = "branching/kept"
 REFLECT, SCORE = "seconds/reflect", "seconds/score"
 EXAMINATION_SHARE = "seconds/examination_share"
 
@@ -20,7 +21,8 @@ def branching_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
     found of those asked for. branching/agreement: share of reflections whose OUTCOME is the verifier's.
     branching/set_aside: share of roots where another rule decided, or none. branching/redrawn: share of
     continuations whose first token is the root's again. branching/spread: mean variance of rewards within a
-    point, its root included. branching/fresh: continuations that began at the prompt.
+    point, its root included. branching/kept: tokens of roots that continuations begin with.
+    branching/fresh: continuations that began at the prompt.
     branching/score: mean score of points, in the rule's unit.
     seconds/reflect, seconds/score: what reflections and scoring took, from asking to answer, summed over
     roots; these overlap, so that neither is a part of the step's wall time. seconds/examination_share: both,
@@ -41,6 +43,7 @@ def branching_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
         "branching/set_aside": Mean.of(bool(it.set_aside) for it in insights),
         "branching/redrawn": Mean.of(_redrawn(group, it, origin) for group, it, origin in branches),
         "branching/spread": Mean.of(_spreads(groups)),
+        KEPT: Sum(sum(origin.position for _, _, origin in branches)),
         "branching/fresh": Sum(sum(_fresh(group) for group in groups)),
         "branching/score": Mean.of(origin.score for _, _, origin in branches),
         **_seconds(groups),

@@ -16,7 +16,9 @@ from typing import TypeAlias
 import numpy as np
 
 from turnpoint.reports.branching_metrics import EXAMINATION_SHARE, REFLECT, SCORE
+from turnpoint.reports.draft_trend import draft_trend
 from turnpoint.reports.findings import Finding
+from turnpoint.reports.savings import savings
 from turnpoint.reports.teacher_findings import distance, inflation
 from turnpoint.reports.text import cut, duration, number, percent, plural
 from turnpoint.rollout.evaluate import SOLVED, Evaluation, valid_rewards
@@ -234,7 +236,8 @@ def run_verdict(history: Sequence[Mapping[str, float]], by_step: Mapping[int, Ev
         examination_cost(history),
         distance(history, least=TREND_STEPS),
         inflation(history, least=TREND_STEPS),
+        draft_trend(history),
     ]
     evaluations = [by_step[step] for step in sorted(by_step)]
     changes = compare(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else ()
-    return [*(finding for finding in trends if finding is not None), *changes]
+    return [*(finding for finding in trends if finding is not None), *changes, *savings(history)]

@@ -11,6 +11,8 @@ from turnpoint.engine.stats import EngineStats
 from turnpoint.metrics import Mean, Metrics, Sum
 
 ACCEPT_LENGTH = "draft/accept_length"
+ACCEPTANCE = "draft/acceptance"
+DRAFTED = "draft/drafted"
 
 
 def draft_metrics(stats: EngineStats) -> Metrics:
@@ -20,6 +22,6 @@ def draft_metrics(stats: EngineStats) -> Metrics:
     """
     return {
         ACCEPT_LENGTH: Mean(stats.accepted + stats.rounds, stats.rounds),
-        "draft/acceptance": Mean(stats.accepted, stats.drafted),
-        "draft/drafted": Sum(stats.drafted),
+        ACCEPTANCE: Mean(stats.accepted, stats.drafted),
+        DRAFTED: Sum(stats.drafted),
     }

@@ -20,7 +20,7 @@ from turnpoint.config import DraftConfig, dump_recipe
 from turnpoint.drafting.measure import Measured
 from turnpoint.drafting.train import DraftStepFigures
 from turnpoint.errors import RunFolderError
-from turnpoint.reports.text import number, percent
+from turnpoint.reports.text import number, percent, plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +105,8 @@ def measured_json(measured: Measured) -> dict[str, Any]:
         "accept_length": measured.text_lengths,
         "entropy": measured.entropy,
         "drift": measured.mean_drift,
+        "overlap_by_temperature": {f"{factor:g}": shares for factor, shares in measured.sweep.items()},
+        "problems_where_draws_accept_more": list(measured.problems_ahead),
         "texts": len(measured.texts),
         "tokens": sum(it.tokens for it in measured.texts),
     }
@@ -134,6 +136,13 @@ def comparison_lines(before: Measured, after: Measured) -> Iterator[str]:
         yield f"  {depth:>5}   {share(old):>15} -> {share(new):<6}  {share(best):>22}   {length:>16.2f}"
 
 
+def ahead_line(more: int, problems: int) -> str:
+    """Says on how many problems `target_only` accepts less."""
+    return (
+        f"on {more} of {plural(problems, 'problem')} verifying the drawn token beats verifying the likeliest"
+    )
+
+
 def report_lines(measured: Measured, slope: float | None) -> Iterator[str]:
     """Yields the table of what heads would do on rollouts, line by line."""
     yield "  depth   accepted   as the likeliest token   rejection ahead   tokens per round"
@@ -146,6 +155,9 @@ def report_lines(measured: Measured, slope: float | None) -> Iterator[str]:
     )
     for depth, (new, best, ahead, length) in enumerate(rows, start=1):
         yield f"  {depth:>5}   {share(new):>8}   {share(best):>22}   {share(ahead):>15}   {length:>16.2f}"
+    yield f"  {ahead_line(*measured.problems_ahead)}"
+    for factor, shares in measured.sweep.items():
+        yield f"  drawn at {factor:g} of the policy's temperature: accepted {' '.join(map(share, shares))}"
     yield f"  entropy of the policy {measured.entropy:.3f} nats per token" + (
         ""
         if slope is None

@@ -25,9 +25,15 @@ def evaluation_table(evaluation: Evaluation) -> Padding:
         table.add_row(f"avg@{evaluation.samples}", *_cells(evaluation.sampled))
     for it in evaluation.passes:
         table.add_row(f"pass@{it.k}", f"{100 * it.share:.1f} %", _interval(it.interval), *[""] * 4)
-    constant = f'always "{cut(evaluation.majority_answer, 20)}"'
-    table.add_row(constant, f"{100 * evaluation.majority_accuracy:.1f} %", *[""] * 5)
+    if has_majority(evaluation):
+        constant = f'always "{cut(evaluation.majority_answer, 20)}"'
+        table.add_row(constant, f"{100 * evaluation.majority_accuracy:.1f} %", *[""] * 5)
     return Padding(table, (0, 0, 0, 2))
+
+
+def has_majority(evaluation: Evaluation) -> bool:
+    """Returns whether one answer is right for several problems; programs, for example, all differ."""
+    return len(evaluation.outcomes) == 1 or evaluation.majority_accuracy * len(evaluation.outcomes) > 1.5
 
 
 def invalid_lines(evaluation: Evaluation) -> list[str]:

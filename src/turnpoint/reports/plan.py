@@ -10,6 +10,7 @@ from pathlib import Path
 
 from turnpoint.config import (
     ChatPrompt,
+    CodeVerifierConfig,
     EngineDraftConfig,
     EvaluationConfig,
     FewShotPrompt,
@@ -26,6 +27,8 @@ from turnpoint.config import (
 from turnpoint.reports.plan_branching import branching_lines
 from turnpoint.reports.plan_objective import objective_lines
 from turnpoint.reports.text import cut, number, plural, visible
+from turnpoint.verifiers.sandbox.records import Isolation
+from turnpoint.verifiers.sandbox.sandbox import ISOLATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +176,13 @@ def _verifier(verifier: VerifierConfig) -> str:
         case MathVerifierConfig():
             limits = f"{verifier.timeout:g} s at most, {verifier.workers} workers"
             return f"mathematical equality of the answer; {limits}"
+        case CodeVerifierConfig():
+            earns = "the share of tests passed" if verifier.reward == "fraction" else "1 for all tests passed"
+            level = Isolation(verifier.isolation)
+            return (
+                f"{earns}, at most {verifier.max_tests} a problem ({verifier.choose} first), "
+                f"{verifier.timeout:g} s each; isolation {level}: {ISOLATION[level]}"
+            )
         case NoVerifierConfig():
             return "none: nobody judges"
         case ReasoningGymVerifierConfig():

@@ -127,6 +127,11 @@ class RunFolder:
         return self.path / "teachers.jsonl"
 
     @property
+    def drafts(self) -> Path:
+        """What `turnpoint draft --report` found last."""
+        return self.path / "drafts.json"
+
+    @property
     def checkpoints(self) -> Path:
         """A folder for checkpoints."""
         return self.path / _CHECKPOINTS

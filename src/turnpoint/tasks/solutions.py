@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from turnpoint.errors import DataError
 from turnpoint.tasks.dataset import Dataset
-from turnpoint.tasks.formats import InvalidRow, whole_text
+from turnpoint.tasks.row_format import InvalidRow, whole_text
 from turnpoint.types import Task
 
 _GOLD = "answer"  # where no column of this name is left, the task's gold answer

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from turnpoint.tasks.formats import InvalidRow, Problem, read_messages
+from turnpoint.tasks.formats import read_messages
+from turnpoint.tasks.row_format import InvalidRow, Problem
 from turnpoint.tasks.rows import Columns, Row
 from turnpoint.types import Message
 

@@ -14,6 +14,7 @@ from turnpoint.teachers.teaching import Word
 from turnpoint.types import Floats, Group
 
 KL = "teacher/kl"
+TOKENS = "teacher/tokens"
 _NAMES = {
     KL: "signal_kl",
     "teacher/gap_p50": "signal_size_median",
@@ -45,7 +46,7 @@ def teacher_metrics(
     figures, tokens = _figures(everything, clip), sum(len(student) for student, _ in everything)
     found: dict[str, Metric] = {
         **{name: figures[long] for name, long in _NAMES.items()},
-        "teacher/tokens": Sum(float(tokens)),
+        TOKENS: Sum(float(tokens)),
         "teacher/silent": Sum(float(silent)),
     }
     if len(said) > 1:

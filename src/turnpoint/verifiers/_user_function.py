@@ -36,7 +36,28 @@ def task_from_json(tree: Mapping[str, Any]) -> Task:
 
 
 def load(path: str) -> Callable[[str, Mapping[str, Any]], Json]:
-    """Returns the function at `path`: (completion, task as JSON) -> [reward, feedback, problem].
+    """Returns the function at `path`: (completion, task as JSON) -> [reward, feedback, problem]."""
+    function = find(path)
+
+    def call(completion: str, task: Mapping[str, Any]) -> Json:
+        return _reply(function(completion, task_from_json(task)))
+
+    return call
+
+
+def load_checker(path: str) -> Callable[[Json, Json, Json], Json]:
+    """Returns the function at `path`: (input, expected, got) -> True or False, or null for anything else."""
+    function = find(path)
+
+    def call(given: Json, expected: Json, got: Json) -> Json:
+        answer = function(given, expected, got)
+        return answer if isinstance(answer, bool) else None
+
+    return call
+
+
+def find(path: str) -> Callable[..., Any]:
+    """Returns the function at `path`, imported.
 
     A file's own folder, or the working folder for a module, is where its imports are found too.
     """
@@ -54,11 +75,7 @@ def load(path: str) -> Callable[[str, Mapping[str, Any]], Json]:
         module = importlib.import_module(where)
     if not callable(function := getattr(module, name, None)):
         raise AttributeError(f"{where} has no function {name}")
-
-    def call(completion: str, task: Mapping[str, Any]) -> Json:
-        return _reply(function(completion, task_from_json(task)))
-
-    return call
+    return function
 
 
 def _reply(returned: object) -> Json:

@@ -27,7 +27,7 @@ class FunctionVerifier:
     def __init__(
         self, path: str, *, timeout: float = 10.0, workers: int = 2, memory_bytes: int = 4 << 30
     ) -> None:
-        _check_path(path)
+        check_path(path)
         self._path = path
         settings = WorkerSettings(
             factory="turnpoint.verifiers._user_function:load",
@@ -81,7 +81,8 @@ def source_file(path: str) -> Path | None:
     return next((file for file in found if file.is_file()), None)
 
 
-def _check_path(path: str) -> None:
+def check_path(path: str) -> None:
+    """Raises RecipeError unless `path` names a function in a file that is there, or in a module."""
     where, colon, name = path.rpartition(":")
     if not colon or not where or not name.isidentifier():
         raise RecipeError(f"verifier {path!r}: expected file.py:function or package.module:function")

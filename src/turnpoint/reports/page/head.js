@@ -37,8 +37,15 @@ function evaluationTable(evaluations) {
         Math.round(score.tokens)]);
     }
   }
-  const [answer, share] = ends[0].majority;
-  body.push([`always "${visible(answer)}"`, "", percent(share), "", "", "", "", ""]);
+  for (const it of ends) {
+    for (const [k, share, range] of it.passes) {
+      body.push([`pass@${k}`, it.step, percent(share), range ? range.map((x) => (100 * x).toFixed(1)).join(" - ") : "", "", "", "", ""]);
+    }
+  }
+  if (ends[0].majority) {
+    const [answer, share] = ends[0].majority;
+    body.push([`always "${visible(answer)}"`, "", percent(share), "", "", "", "", ""]);
+  }
   const cells = (row, tag) => make("tr", {}, row.map((cell) => make(tag, {}, String(cell))));
   return make("table", { class: "evaluations" }, make("caption", {}, plural(ends[0].problems, "held-out problem")),
     make("thead", {}, cells(header, "th")), make("tbody", {}, body.map((row) => cells(row, "td"))));

@@ -9,6 +9,7 @@ from typing import Any
 
 from turnpoint.config import RunConfig, SftConfig
 from turnpoint.reports.comparison import run_verdict
+from turnpoint.reports.evaluation_table import has_majority
 from turnpoint.reports.findings import Finding
 from turnpoint.reports.plan import optimizer_line
 from turnpoint.reports.plan_objective import objective_lines
@@ -24,9 +25,12 @@ _SFT_OBJECTIVE = "cross-entropy, mean over the solution tokens of a step; prompt
 
 
 def train_head(
-    config: RunConfig, steps: Sequence[StepRecord], evaluations: Mapping[int, Evaluation]
+    config: RunConfig,
+    steps: Sequence[StepRecord],
+    evaluations: Mapping[int, Evaluation],
+    drafts: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Returns the head of a run of `turnpoint train`, as JSON values."""
+    """Returns the head of a run of `turnpoint train`, as JSON values; `drafts`: what is known of them."""
     return {
         "name": config.name,
         "facts": [
@@ -34,6 +38,7 @@ def train_head(
             ["objective", objective_lines(config)],
             ["optimizer", [optimizer_line(config.optimizer)]],
             ["progress", [_progress(len(steps), config.training.steps)]],
+            *([["drafts", [*drafts]]] if drafts else []),
         ],
         "findings": _findings(run_verdict([step.metrics for step in steps], evaluations), steps),
         "evaluations": [_evaluation(step, evaluations[step]) for step in sorted(evaluations)],
@@ -103,7 +108,10 @@ def _evaluation(step: int, evaluation: Evaluation) -> dict[str, Any]:
     return {
         "step": step,
         "problems": len(evaluation.outcomes),
-        "majority": [cut(evaluation.majority_answer, 30), evaluation.majority_accuracy],
+        "majority": [cut(evaluation.majority_answer, 30), evaluation.majority_accuracy]
+        if has_majority(evaluation)
+        else None,
+        "passes": [[it.k, it.share, it.interval] for it in evaluation.passes],
         "scores": {name: _score(score) for name, score in scores.items()},
     }
 

@@ -40,7 +40,7 @@ _SHARED_PACKAGES = ("numpy",)
 _START = (
     "import sys; sys.path.insert(0, {root!r}); from turnpoint.verifiers.sandbox._zygote import main; main()"
 )
-_WORDS = {
+ISOLATION = {
     Isolation.FULL: "limits, Landlock (reads the interpreter), seccomp (no network, processes or writing)",
     Isolation.SYSCALLS: "limits and seccomp (no network, no processes, writes nothing); can READ YOUR FILES",
     Isolation.LIMITS: "limits only; programs have YOUR FILES, NETWORK AND PROCESSES",
@@ -84,7 +84,7 @@ class Sandbox:
 
     def describe(self) -> str:
         """Returns the isolation in force, in words."""
-        return f"{self._isolation.value}: {_WORDS[self._isolation]}"
+        return f"{self._isolation.value}: {ISOLATION[self._isolation]}"
 
     def run_now(self, program: Program, inputs: Sequence[Input]) -> list[Run]:
         """Returns one run per input, in order; blocks, from any thread, for a bounded time per program.
