@@ -102,14 +102,13 @@ class _Training:
         held_out, _, _ = (
             await self.session.usable(problems.evaluation) if how else (problems.evaluation, [], [])
         )
-        known = _fingerprints(problems, tasks, held_out)
         opened, calibrated = await self._teachers(problems, tasks, lengths)
         history = take_up(
             self.folder,
             start,
             config,
             self.session.policy.model,
-            known,
+            _fingerprints(problems, tasks, held_out),
             self.session.terminal,
             teachers=opened.weights if opened else None,
         )
@@ -118,8 +117,7 @@ class _Training:
         towards = make_reference(config, self.session.policy)  # of the model as it was before training
         branches = self._branches(opened, history)
         averages = opened.averages if opened else Averages({})
-        trainer = self._trainer(start, opened, averages)
-        heads = self._heads(start)
+        trainer, heads = self._trainer(start, opened, averages), self._heads(start)
         evaluations = _Evaluations(
             session=self.session,
             folder=self.folder,
