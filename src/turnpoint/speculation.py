@@ -28,4 +28,10 @@ def open_speculation(draft: EngineDraftConfig | None, decoder: Decoder) -> Specu
         )
     heads.requires_grad_(False)
     rule: DepthRule = GoodputDepth(draft.depth) if draft.adaptive else FixedDepth(draft.depth)
-    return Speculation(drafter=MtpDrafter(heads), depth=rule, mode=draft.mode, tempered=draft.adaptive)
+    return Speculation(
+        drafter=MtpDrafter(heads),
+        depth=rule,
+        mode=draft.mode,
+        tempered=draft.adaptive,
+        learning=heads if draft.training else None,
+    )

@@ -31,6 +31,7 @@ from turnpoint.engine.sampler import draw, require_finite
 from turnpoint.engine.sequence import Generation
 from turnpoint.engine.tempering import WATCHED_ROWS, Tempering
 from turnpoint.engine.verification import verify_chains
+from turnpoint.models.mtp import MtpHeads
 from turnpoint.protocols import Drafter
 
 Drawn: TypeAlias = list[tuple[int, float]]  # tokens and their log-probabilities under the target's law, nats
@@ -41,13 +42,15 @@ class Speculation:
     """How an engine speculates; `mode` as in `verify_chain`.
 
     `tempered`: drafts are drawn at the temperatures of `Tempering`, else at the policy's. Without effect on
-    `target_only`, which takes the likeliest token.
+    `target_only`, which takes the likeliest token. `learning`: heads of the drafter that may change between
+    `load_weights` and the next request, in several workers too.
     """
 
     drafter: Drafter
     depth: DepthRule
     mode: str = "token"
     tempered: bool = False
+    learning: MtpHeads | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
