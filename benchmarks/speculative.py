@@ -33,6 +33,7 @@ from turnpoint.drafting.train import LossPlan
 from turnpoint.engine import TorchEngine
 from turnpoint.engine.depth import DepthRule, FixedDepth, GoodputDepth
 from turnpoint.engine.mtp import MtpDrafter
+from turnpoint.engine.parallel import ParallelDrafter
 from turnpoint.engine.speculation import Speculation
 from turnpoint.models.mtp import MtpHeads
 from turnpoint.models.mtp_folder import load_heads, save_heads
@@ -136,10 +137,9 @@ def engine_of(bed: Bed, rule: DepthRule | None, folder: Path) -> TorchEngine:
     speculation = None
     if rule is not None:
         heads = load_heads(model.decoder, folder)
-        if not isinstance(heads, MtpHeads):
-            raise SystemExit(f"{folder}: an engine drafts by a recurrent chain, and these heads are parallel")
         heads.requires_grad_(False)
-        speculation = Speculation(drafter=MtpDrafter(heads), depth=rule)
+        drafter = MtpDrafter(heads) if isinstance(heads, MtpHeads) else ParallelDrafter(heads)
+        speculation = Speculation(drafter=drafter, depth=rule)
     return TorchEngine(
         model.decoder,
         decode=bed.renderer.text,

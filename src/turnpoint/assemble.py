@@ -33,6 +33,7 @@ from turnpoint.errors import DataError, RecipeError
 from turnpoint.models.adapter import Adapter, add_adapter, load_adapter, require_peft
 from turnpoint.models.loading import LoadedModel, load_model
 from turnpoint.models.mtp import MtpHeads
+from turnpoint.models.mtp_parallel import ParallelHeads
 from turnpoint.models.renderer import ChatRenderer, FewShotRenderer
 from turnpoint.protocols import Renderer, Verifier
 from turnpoint.reports.terminal import Terminal
@@ -80,7 +81,7 @@ class Policy:
     model: LoadedModel
     renderer: Renderer
     engine: TorchEngine
-    learning: MtpHeads | None = None  # draft heads of the engine, where they learn on
+    learning: MtpHeads | ParallelHeads | None = None  # draft heads of the engine, where they learn on
 
     def engine_stats(self) -> EngineStats:
         """Returns what the engine has counted so far."""

@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnpoint.drafting.texts import DraftText, drafts_of, group_texts
+from turnpoint.drafting.texts import DraftHeads, DraftText, group_texts
 from turnpoint.drafting.train import LossPlan, train_drafts
 from turnpoint.metrics import Mean, Metrics, Sum
 from turnpoint.models.decoder import Decoder
-from turnpoint.models.mtp import MtpHeads
 from turnpoint.models.mtp_folder import save_heads
 from turnpoint.training.optimizer import MasterAdamW
 from turnpoint.types import Group
@@ -36,7 +35,7 @@ class OnlineHeads:
 
     def __init__(
         self,
-        heads: MtpHeads,
+        heads: DraftHeads,
         decoder: Decoder,
         *,
         depth: int,
@@ -80,7 +79,7 @@ class OnlineHeads:
                 batch_tokens=self._batch_tokens,
                 plan=_PLAN,
                 temperature=self._temperature,
-                seed=int(order.integers(2**31)),
+                seed=order.integers(2**31).item(),
                 progress=progress,
             ):
                 learned += figures.tokens

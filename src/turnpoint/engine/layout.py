@@ -39,6 +39,7 @@ class DecodeRows:
     row: Tensor  # [T] whose they are
     grid: Grid | None = None  # None: one token each, T = B
     numbers: Tensor | None = None  # [B] of the rows in `own`; None: the first B
+    unseen: Tensor | None = None  # [B, C] places of theirs in `own` that hold nothing; None: none
 
     @property
     def place(self) -> Tensor:
@@ -141,6 +142,8 @@ class StepLayout(AttentionLayout):
             every = torch.arange(self._rows.capacity, device=self._positions.device)
             absolute = self._decoding.shared.unsqueeze(-1) + every
             seen = visible(self._positions, absolute, call.window)  # [B, K, C]
+            if self._decoding.unseen is not None:
+                seen &= ~self._decoding.unseen.unsqueeze(1)
             mask = torch.zeros(seen.shape, dtype=call.query.dtype, device=seen.device)
             mask.masked_fill_(~seen, -torch.inf)
             if self._decoding.grid is not None:

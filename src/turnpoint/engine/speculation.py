@@ -32,6 +32,7 @@ from turnpoint.engine.sequence import Generation
 from turnpoint.engine.tempering import WATCHED_ROWS, Tempering
 from turnpoint.engine.verification import verify_chains
 from turnpoint.models.mtp import MtpHeads
+from turnpoint.models.mtp_parallel import ParallelHeads
 from turnpoint.protocols import Drafter
 
 Drawn: TypeAlias = list[tuple[int, float]]  # tokens and their log-probabilities under the target's law, nats
@@ -50,7 +51,7 @@ class Speculation:
     depth: DepthRule
     mode: str = "token"
     tempered: bool = False
-    learning: MtpHeads | None = None
+    learning: MtpHeads | ParallelHeads | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
