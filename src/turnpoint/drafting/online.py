@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnpoint.drafting.texts import DraftHeads, DraftText, group_texts
+from turnpoint.drafting.texts import DraftHeads, DraftText, drafts_of, group_texts
 from turnpoint.drafting.train import LossPlan, train_drafts
 from turnpoint.metrics import Mean, Metrics, Sum
 from turnpoint.models.decoder import Decoder
@@ -79,7 +79,7 @@ class OnlineHeads:
                 batch_tokens=self._batch_tokens,
                 plan=_PLAN,
                 temperature=self._temperature,
-                seed=order.integers(2**31).item(),
+                seed=int(order.integers(2**31, dtype=np.int64)),
                 progress=progress,
             ):
                 learned += figures.tokens
