@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -79,7 +80,7 @@ class OnlineHeads:
                 batch_tokens=self._batch_tokens,
                 plan=_PLAN,
                 temperature=self._temperature,
-                seed=int(order.integers(2**31, dtype=np.int64)),
+                seed=cast(int, order.integers(2**31)),
                 progress=progress,
             ):
                 learned += figures.tokens
