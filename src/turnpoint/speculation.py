@@ -37,6 +37,6 @@ def open_speculation(draft: EngineDraftConfig | None, decoder: Decoder) -> Specu
         drafter=drafter,
         depth=rule,
         mode=draft.mode,
-        tempered=draft.adaptive,
+        tempered=draft.tempered,
         learning=heads if draft.training else None,
     )

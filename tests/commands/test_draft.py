@@ -184,12 +184,18 @@ def test_files_without_texts_are_refused(tmp_path: Path, tiny_folder: Path, stop
             tp.draft(tp.load_draft_recipe(recipe))
 
 
-def test_a_deterministic_run_drafts_to_a_fixed_depth(recipe: Path) -> None:
+@pytest.mark.parametrize("key", ["adaptive", "tempered"])
+def test_a_deterministic_run_drafts_by_nothing_that_was_measured(key: str, recipe: Path) -> None:
     branching = "rollout.branching={roots: 2, continuations: [1], deterministic: true}"
-    drafts = ["engine.draft={heads: x, adaptive: true}", branching]
-    with pytest.raises(RecipeError, match=r"take engine\.draft.adaptive=false"):
+    drafts = [f"engine.draft={{heads: x, {key}: true}}", branching]
+    with pytest.raises(RecipeError, match=rf"take engine\.draft\.{key}=false"):
         tp.load_recipe(recipe, drafts)
-    tp.load_recipe(recipe, [*drafts, "engine.draft.adaptive=false"])
+    tp.load_recipe(recipe, [*drafts, f"engine.draft.{key}=false"])
+
+
+def test_the_likeliest_token_has_no_temperature(recipe: Path) -> None:
+    with pytest.raises(RecipeError, match=r"tempered = true with mode = target_only"):
+        tp.load_recipe(recipe, ["engine.draft={heads: x, tempered: true, mode: target_only}"])
 
 
 def test_recipes_name_what_there_is() -> None:

@@ -139,6 +139,69 @@ def test_the_last_token_is_not_drafted() -> None:
     assert engine.stats.drafted == 1
 
 
+def test_a_stop_as_the_first_draft_is_all_that_its_round_gives() -> None:
+    """The policy says `a` once, then nothing but `#`, which the drafter knows."""
+    bent = Bent()
+    real, stop = bent.decoder.finish, int(encode("#")[0])
+    bent.decoder.finish = lambda scores: real(scores) + always("a" if bent.calls == 1 else "#")
+    engine = engine_with(Guesses(Bent(always("#")).decoder), decoder=bent.decoder)
+    (found,) = generate(engine, ask(max_tokens=30, stop_ids=frozenset({stop})))
+    assert found.token_ids.tolist() == [int(encode("a")[0]), stop]
+    assert found.finish is FinishReason.STOP
+    np.testing.assert_allclose(found.logprobs, 0, atol=1e-6)
+    stats = engine.stats
+    assert (stats.rounds, stats.drafted, stats.accepted) == (1, 3, 0), (
+        "what it gained beside any pass's token"
+    )
+
+
+def test_what_is_accepted_is_what_texts_gained() -> None:
+    """Drafts are perfect: of five tokens one is drawn plainly, a round gives four."""
+    bent = Bent(always("a")).decoder
+    engine = engine_with(Guesses(bent), decoder=bent)
+    generate(engine, ask(max_tokens=5))
+    assert (engine.stats.sampled, engine.stats.rounds, engine.stats.accepted) == (5, 1, 3)
+    generate(engine, ask("s", max_tokens=5, stop_strings=("aaa",)))
+    assert engine.stats.sampled == 8
+    assert (engine.stats.rounds, engine.stats.accepted) == (2, 4), (
+        "aaa: of three drafts two, the second beside"
+    )
+
+
+@pytest.mark.parametrize("most", [1, 3, 9])
+def test_how_deep_a_row_goes_does_not_depend_on_how_many_there_are(most: int) -> None:
+    """In a step of 9 tokens two rows go to 3; in one of 3 tokens, one row to 2."""
+
+    def texts(*ids: str) -> list[list[int]]:
+        engine = TorchEngine(
+            tiny_decoder(),
+            decode=decode,
+            context_length=CONTEXT,
+            max_step_tokens=most,
+            speculation=Speculation(drafter=Guesses(tiny_decoder(seed=2)), depth=FixedDepth(3)),
+        )
+        found = generate(engine, *[ask(it, prompt(6), max_tokens=12) for it in ids])
+        assert (engine.stats.drafted > 0) == (most > 1)
+        assert engine.stats.decoded <= most * engine.stats.steps
+        return [it.token_ids.tolist() for it in found]
+
+    assert texts("a", "b", "c", "d") == [*texts("a"), *texts("b"), *texts("c"), *texts("d")]
+
+
+def test_logits_of_minus_infinity_are_tokens_that_are_never_drawn() -> None:
+    """The policy never says `b`, the drafter never `a`; a draft of no token at all is no law."""
+    bent = Bent(always("ac")).decoder
+    engine = engine_with(Guesses(Bent(always("bc")).decoder), decoder=bent)
+    found = generate(engine, *asks(20, prompt(4), max_tokens=9))
+    allowed = set(encode("ac").tolist())
+    assert {token for it in found for token in it.token_ids.tolist()} == allowed
+    assert all(np.isfinite(it.logprobs).all() for it in found)
+    assert engine.stats.accepted > 0
+    nothing = Bent(torch.full((tiny_decoder().vocab_size,), -torch.inf)).decoder
+    with pytest.raises(EngineError, match="not finite"):
+        generate(engine_with(Guesses(nothing), decoder=bent), ask(max_tokens=9))
+
+
 def test_a_stop_inside_an_accepted_block_ends_there() -> None:
     bent = Bent(always("ab#")).decoder
     stop = int(encode("#")[0])

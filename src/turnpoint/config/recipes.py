@@ -158,11 +158,13 @@ class RunConfig(Recipe):
                 f"rollout.branching.deterministic = true with engine.workers = {self.engine.workers}: "
                 f"several processes answer in no fixed order; take engine.workers=1"
             )
-        if shape.deterministic and self.engine.draft is not None and self.engine.draft.adaptive:
-            raise ValueError(
-                "rollout.branching.deterministic = true with engine.draft.adaptive = true: depths that are "
-                "chosen by measured time differ from run to run; take engine.draft.adaptive=false"
-            )
+        draft = self.engine.draft
+        for key in ("adaptive", "tempered") if shape.deterministic and draft is not None else ():
+            if getattr(draft, key):
+                raise ValueError(
+                    f"rollout.branching.deterministic = true with engine.draft.{key} = true: drafts that are "
+                    f"chosen by what was measured differ from run to run; take engine.draft.{key}=false"
+                )
         decode = isinstance(shape.rule, HindsightRuleConfig) and shape.rule.base == "decode"
         if decode and self.sampling.temperature != 1:
             raise ValueError(

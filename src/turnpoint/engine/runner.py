@@ -54,8 +54,12 @@ class Runner:
         self._source = decoder
         self._pack = pack
         self._decoder = packed(decoder) if pack else decoder
+        chain = 1 + speculation.depth.deepest if speculation else 1
+        # every row has room for its drafts, so that how deep one goes does not depend on how many there are
         self._scheduler = Scheduler(
-            max_running=max_running, max_step_tokens=max_step_tokens, cache_tokens=cache_tokens
+            max_running=min(max_running, max(1, max_step_tokens // chain)),
+            max_step_tokens=max_step_tokens,
+            cache_tokens=cache_tokens,
         )
         self._shape = CacheShape.of(decoder)
         self._batch = Batch(self._shape)
@@ -140,8 +144,8 @@ class Runner:
     def _draft(self, running: int) -> Drafts | None:
         if self._speculator is None:
             return None
-        room = self._max_step_tokens - running
-        return self._speculator.propose(self._batch, rows=running, room=room, head=self._decoder.logits)
+        most = self._max_step_tokens - 1  # less than a row wants only where a step has room for one alone
+        return self._speculator.propose(self._batch, rows=running, most=most, head=self._decoder.logits)
 
     def _run_network(self, decoding: int, chunks: Sequence[Chunk], drafts: Drafts | None) -> Tensor:
         """Returns the hidden states of all tokens of the first `decoding` rows, [T, M]."""
@@ -197,10 +201,13 @@ class Runner:
         assert self._speculator is not None
         hidden = torch.cat([decoded, self._batch.hidden(first=len(drafts.lengths))])
         drawn = self._speculator.verify(self._batch.sequences, drafts, self._decoder.logits(hidden))
-        accepted = sum(len(tokens) - 1 for tokens in drawn)
-        rounds = int((drafts.lengths > 0).sum())
-        self.stats += EngineStats(rounds=rounds, drafted=drafts.count, accepted=accepted)
-        return self._append(drawn)
+        drafting = [self._batch.sequences[int(row)] for row in drafts.lengths.nonzero()[0]]
+        before = sum(sequence.length for sequence in drafting)
+        outcomes = self._append(drawn)
+        gained = sum(sequence.length for sequence in drafting) - before
+        rounds = len(drafting)
+        self.stats += EngineStats(rounds=rounds, drafted=drafts.count, accepted=gained - rounds)
+        return outcomes
 
     def _append(self, drawn: Sequence[Sequence[tuple[int, float]]]) -> list[Outcome]:
         """Gives each sequence its tokens, as far as its end; returns those that have ended."""

@@ -42,9 +42,9 @@ Drawn: TypeAlias = list[tuple[int, float]]  # tokens and their log-probabilities
 class Speculation:
     """How an engine speculates; `mode` as in `verify_chain`.
 
-    `tempered`: drafts are drawn at the temperatures of `Tempering`, else at the policy's. Without effect on
-    `target_only`, which takes the likeliest token. `learning`: heads of the drafter that may change between
-    `load_weights` and the next request, in several workers too.
+    `tempered`: drafts are drawn at the temperatures of `Tempering`, else at the policy's. `learning`: heads of
+    the drafter that may change between `load_weights` and the next request, in several workers too. Raises
+    ValueError for tempered drafts of `target_only`, which have no temperature.
     """
 
     drafter: Drafter
@@ -52,6 +52,10 @@ class Speculation:
     mode: str = "token"
     tempered: bool = False
     learning: MtpHeads | ParallelHeads | None = None
+
+    def __post_init__(self) -> None:
+        if self.tempered and self.mode == "target_only":
+            raise ValueError("tempered drafts of mode target_only: the likeliest token has no temperature")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +87,7 @@ class Speculator:
         self._drafter = speculation.drafter
         self._rule = speculation.depth
         self._mode = speculation.mode
-        tempered = speculation.tempered and speculation.mode != "target_only"
-        self._tempering = Tempering(speculation.depth.deepest) if tempered else None
+        self._tempering = Tempering(speculation.depth.deepest) if speculation.tempered else None
         self.clear()
 
     def clear(self) -> None:
@@ -104,14 +107,14 @@ class Speculator:
     # --- draft ------------------------------------------------------------------------------------
 
     def propose(
-        self, batch: Batch, *, rows: int, room: int, head: Callable[[Tensor], Tensor]
+        self, batch: Batch, *, rows: int, most: int, head: Callable[[Tensor], Tensor]
     ) -> Drafts | None:
-        """Returns chains for the first `rows` rows, `room` tokens at most; None where nobody drafts.
+        """Returns chains for the first `rows` rows, of `most` tokens at most; None where nobody drafts.
 
         `head` makes logits of hidden states.
         """
         self._known += [0] * (len(batch.sequences) - len(self._known))
-        depths = self._depths(batch.sequences[:rows], room)
+        depths = self._depths(batch.sequences[:rows], most)
         drafting = depths.nonzero()[0]
         if not len(drafting):
             return None
@@ -147,12 +150,11 @@ class Speculator:
             logits=chains.logits,
         )
 
-    def _depths(self, sequences: Sequence[Generation], room: int) -> npt.NDArray[np.int64]:
-        """Returns each row's depth: what the rule wants, what its limit leaves, what there is room for."""
-        wanted = self._rule.depth(rows=len(sequences))
+    def _depths(self, sequences: Sequence[Generation], most: int) -> npt.NDArray[np.int64]:
+        """Returns each row's depth: what the rule wants, but at most `most` and what its limit leaves."""
+        wanted = min(self._rule.depth(rows=len(sequences)), most)
         left = np.array([sequence.limit - sequence.length - 1 for sequence in sequences], dtype=np.int64)
-        depths = np.minimum(left, min(wanted, room // max(len(sequences), 1)))
-        return depths.clip(min=0)
+        return np.minimum(left, wanted).clip(min=0)
 
     def spent(self, rows: int, drafts: Drafts | None, *, drafting: float, verifying: float) -> None:
         """Tells the rule what a step that did nothing but decode took, seconds."""

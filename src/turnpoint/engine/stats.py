@@ -18,7 +18,7 @@ class EngineStats:
     sampled: int = 0  # tokens drawn
     rounds: int = 0  # of speculation, one per row and step
     drafted: int = 0  # tokens proposed in them
-    accepted: int = 0  # of those, also behind where a text then ended
+    accepted: int = 0  # tokens that texts gained by them, beside the one of any pass
     scored: int = 0  # given tokens scored
 
     def __add__(self, other: EngineStats) -> EngineStats:

@@ -18,7 +18,7 @@ DRAFTED = "draft/drafted"
 def draft_metrics(stats: EngineStats) -> Metrics:
     """Returns them; a round is one row's in one pass with drafts, plain passes do not count.
 
-    What follows the end of a rollout in a round was accepted all the same and counts.
+    Accepted is what a rollout gained: drafts behind its end are drafted, and not accepted.
     """
     return {
         ACCEPT_LENGTH: Mean(stats.accepted + stats.rounds, stats.rounds),
