@@ -42,8 +42,8 @@ Drawn: TypeAlias = list[tuple[int, float]]  # tokens and their log-probabilities
 class Speculation:
     """How an engine speculates; `mode` as in `verify_chain`.
 
-    `tempered`: drafts are drawn at the temperatures of `Tempering`, else at the policy's. `learning`: heads of
-    the drafter that may change between `load_weights` and the next request, in several workers too. Raises
+    `tempered`: drafts are drawn at the temperatures of `Tempering`, else at the policy's. `learning`: heads
+    of the drafter that may change between `load_weights` and the next request, in several workers too. Raises
     ValueError for tempered drafts of `target_only`, which have no temperature.
     """
 
