@@ -18,7 +18,9 @@ from turnpoint.models.mtp_fresh import fresh_heads
 @pytest.fixture
 def heads(tmp_path: Path, tiny_folder: Path) -> Path:
     decoder = load_model(str(tiny_folder), device="cpu", dtype="float32").decoder
-    return save_heads(fresh_heads(decoder), tmp_path / "heads")
+    made = fresh_heads(decoder)
+    made.trained_depth = 2
+    return save_heads(made, tmp_path / "heads")
 
 
 def test_heads_learn_go_on_as_the_same_run_and_are_kept(recipe: Path, heads: Path) -> None:

@@ -80,7 +80,7 @@ class OnlineHeads:
                 batch_tokens=self._batch_tokens,
                 plan=_PLAN,
                 temperature=self._temperature,
-                seed=cast(int, order.integers(2**31)),
+                seed=int(cast(int, order.integers(2**31))),
                 progress=progress,
             ):
                 learned += figures.tokens
