@@ -37,7 +37,7 @@ FULL: dict[str, Any] = {
     "kl": {"coef": 0.1, "divergence": "forward", "reference": {"kind": "model", "path": "other"}},
     "correction": {"cap": 3.0},
     "distill": {"teachers": {"big": {"path": "large", "coef": 0.5}}, "key": "expert", "loss": {"clip": 5.0}},
-    "engine": {"draft": {"heads": "drafts/mine/heads"}},
+    "engine": {"draft": {"heads": "drafts/mine/heads", "training": {"every": 2}}},
     "trackers": {"tensorboard": {}, "trackio": {}, "wandb": {"mode": "offline"}},
 }
 

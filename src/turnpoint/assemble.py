@@ -32,6 +32,8 @@ from turnpoint.engine.stats import EngineStats
 from turnpoint.errors import DataError, RecipeError
 from turnpoint.models.adapter import Adapter, add_adapter, load_adapter, require_peft
 from turnpoint.models.loading import LoadedModel, load_model
+from turnpoint.models.mtp import MtpHeads
+from turnpoint.models.mtp_parallel import ParallelHeads
 from turnpoint.models.renderer import ChatRenderer, FewShotRenderer
 from turnpoint.protocols import Renderer, Verifier
 from turnpoint.reports.terminal import Terminal
@@ -79,6 +81,7 @@ class Policy:
     model: LoadedModel
     renderer: Renderer
     engine: TorchEngine
+    learning: MtpHeads | ParallelHeads | None = None  # draft heads of the engine, where they learn on
 
     def engine_stats(self) -> EngineStats:
         """Returns what the engine has counted so far."""
@@ -96,6 +99,7 @@ def load_policy(
     """
     model = open_model(config.model, seed=config.seed)
     renderer = make_renderer(config.prompt, model, examples, stop_strings=config.sampling.stop)
+    speculation = open_speculation(config.engine.draft, model.decoder)
     engine = TorchEngine(
         model.decoder,
         decode=renderer.text,
@@ -104,9 +108,10 @@ def load_policy(
         max_step_tokens=config.engine.max_step_tokens,
         cache_tokens=config.engine.cache_tokens,
         workers=sampling_workers(config, model, tokens=config.sampled_tokens if tokens is None else tokens),
-        speculation=open_speculation(config.engine.draft, model.decoder),
+        speculation=speculation,
     )
-    return Policy(model=model, renderer=renderer, engine=engine)
+    learning = speculation.learning if speculation else None
+    return Policy(model=model, renderer=renderer, engine=engine, learning=learning)
 
 
 def sampling_workers(config: RunConfig, model: LoadedModel, *, tokens: int) -> int:

@@ -33,4 +33,10 @@ def open_speculation(draft: EngineDraftConfig | None, decoder: Decoder) -> Specu
         MtpDrafter(heads, deepest=draft.depth) if isinstance(heads, MtpHeads) else ParallelDrafter(heads)
     )
     rule: DepthRule = GoodputDepth(draft.depth) if draft.adaptive else FixedDepth(draft.depth)
-    return Speculation(drafter=drafter, depth=rule, mode=draft.mode, tempered=draft.tempered)
+    return Speculation(
+        drafter=drafter,
+        depth=rule,
+        mode=draft.mode,
+        tempered=draft.tempered,
+        learning=heads if draft.training else None,
+    )

@@ -9,11 +9,12 @@ import pytest
 from tests.diagnosis.subjects import silent
 from turnpoint.config import FunctionVerifierConfig, MathVerifierConfig, NoVerifierConfig
 from turnpoint.diagnosis import Check, Status
-from turnpoint.diagnosis.judging import check_gold_answers, check_wrong_answers
+from turnpoint.diagnosis.judging import check_gold_answers, check_isolation, check_wrong_answers
 from turnpoint.tasks import Dataset
 from turnpoint.tasks.dataset import ReadReport
 from turnpoint.types import Message, Task, Verdict
 from turnpoint.verifiers import MathVerifier, Unjudged
+from turnpoint.verifiers.sandbox import Isolation
 
 
 def dataset(*answers: str, name: str = "rows") -> Dataset:
@@ -171,3 +172,8 @@ def test_without_a_judge_nothing_is_asked() -> None:
     assert wrong.text.endswith("nobody judges")
     verdict = asyncio.run(nobody.verify(part.tasks[0], "anything"))
     assert (verdict.valid, verdict.reward) == (True, 0.0)
+
+
+def test_less_than_full_isolation_is_a_warning() -> None:
+    assert check_isolation(Isolation.FULL, described="all").status is Status.OK
+    assert check_isolation(Isolation.SYSCALLS, described="files").status is Status.WARNING

@@ -233,6 +233,7 @@ def test_heads_say_what_drafts_take() -> None:
     state = 4 * shape.hidden_dim + shape.attended_bytes
     assert draft_needs(speculation, workers=1) == DraftNeeds(depth=2, weights=0, token_state=state)
     assert draft_needs(speculation, workers=3).weights == 3 * own
+    assert draft_needs(replace(speculation, learning=heads), workers=3).weights == 4 * own
     flat = Speculation(drafter=ParallelDrafter(parallel_heads(decoder, depth=2)), depth=FixedDepth(2))
     assert draft_needs(flat, workers=2) == DraftNeeds(depth=2, weights=2 * 2 * (32 * 32 + 32) * 4)
     assert draft_needs(None, workers=2) == DraftNeeds()

@@ -91,8 +91,50 @@ def test_mbpp_splits_what_can_be_split() -> None:
         ([3], "not an object"),
         ([{"type": "junit", "input": "", "output": ""}], "of type 'junit'"),
         ({"fn_name": "a b", "inputs": [[1]], "outputs": [[1]]}, "no Python name"),
+        ([{"type": "function_call", "fn_name": "f", "input": [1]}], "no output"),  # not an expected null
+        ("{'fn_name': 'f', 'inputs': [[1]], 'outputs': [{1, 2}]}", "what JSON cannot say"),
+        ("{'fn_name': 'f', 'inputs': [[b'1']], 'outputs': [1]}", "what JSON cannot say"),
     ],
 )
 def test_bad_tests_are_refused_with_a_reason(tests: object, reason: str) -> None:
     with pytest.raises(InvalidRow, match=reason):
         FORMATS["deepcoder"].read({"problem": "p", "tests": tests})
+
+
+def test_an_expected_dictionary_has_the_keys_that_json_gives_it() -> None:
+    found, _, _ = read({"problem": "p", "tests": "{'fn_name': 'f', 'inputs': [[1]], 'outputs': [{1: 2}]}"})
+    assert found.tests == (CallTest(arguments=(1,), output={"1": 2}, wrapped=True),)
+
+
+@pytest.mark.parametrize("write", [json.dumps, repr, as_it_is])
+def test_mbpp_imports_stand_before_the_assertions(write: Any) -> None:
+    row = {
+        "text": "Do.",
+        "test_list": ["assert math.floor(f(1)) == 1"],
+        "test_imports": write(["import math"]),
+    }
+    assert read(row)[0].tests == (AssertTest(source="import math\nassert math.floor(f(1)) == 1\n"),)
+
+
+@pytest.mark.parametrize("imports", [5, {"import": "math"}, "import math"])
+def test_mbpp_imports_of_another_type_are_refused(imports: object) -> None:
+    with pytest.raises(InvalidRow, match="test_imports"):
+        FORMATS["mbpp"].read({"text": "Do.", "test_list": ["assert f(1) == 1"], "test_imports": imports})
+
+
+@pytest.mark.parametrize(
+    ("test", "class_name", "reason"),
+    [
+        ({"kind": "call", "arguments": [1], "output": 1, "tolerance": None}, None, "tolerance of a test"),
+        ({"kind": "call", "arguments": [1], "output": 1}, 7, "class of a test"),
+        ({"kind": "call", "arguments": [1]}, None, "an output"),
+    ],
+)
+def test_a_suite_that_cannot_be_read_says_why(test: dict[str, Any], class_name: object, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Suite.from_json({"function": "f", "class": class_name, "tests": [test]})
+
+
+def test_a_suite_without_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        Suite.from_json("[" * 100_000)

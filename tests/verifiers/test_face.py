@@ -26,5 +26,5 @@ print(sorted(heavy & set(sys.modules)))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'CodeVerifier'"):
-        turnpoint.verifiers.CodeVerifier  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'ProofVerifier'"):
+        turnpoint.verifiers.ProofVerifier  # type: ignore[attr-defined]  # noqa: B018

@@ -42,7 +42,9 @@ def draft_report(
     texts = run_texts(run, limit=_ROLLOUTS)
     config = load_recipe(run / "recipe.yaml")
     policy = read_policy(config, read_problems(config, terminal), terminal, tokens=0)
-    drafts = load_heads(policy.model.decoder, heads)  # made for the weights that the run began with
+    # made for the weights that the run began with, or by the run for its own
+    learnt = Path(heads).resolve().is_relative_to(run.resolve())
+    drafts = load_heads(policy.model.decoder, heads, retrained=learnt)
     checkpoint = restore(config, policy, run, terminal)
     check_ids(texts, policy.model)
     check_depth(texts, depth)

@@ -33,6 +33,9 @@ class Start:
     teachers: Mapping[str, Tensor] = field(
         default_factory=dict[str, Tensor]
     )  # for `Averages.load_state_dict`
+    heads: Mapping[str, Tensor] = field(
+        default_factory=dict[str, Tensor]
+    )  # for `OnlineHeads.load_state_dict`
 
 
 def find_start(run_folder: RunFolder, terminal: Terminal) -> Start:
@@ -58,6 +61,7 @@ def find_start(run_folder: RunFolder, terminal: Terminal) -> Start:
         position=position,
         state=checkpoint.state,
         teachers=checkpoint.teachers,
+        heads=checkpoint.heads,
     )
 
 

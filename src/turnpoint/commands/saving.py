@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from turnpoint.drafting.online import OnlineHeads
 from turnpoint.reports.run_log import RunFolder
 from turnpoint.reports.terminal import Terminal
 from turnpoint.training.checkpoint import Checkpoint, prune_checkpoints, save_checkpoint
@@ -47,7 +48,8 @@ class Saving:
     """Saves what was learnt when the block ends, however it ends.
 
     `drawn` gives the tasks that so many steps drew; `keep` checkpoints stay, or all; `teachers` gives what
-    changes with the policy beside it; `way_on` is said when the block does not end by itself.
+    changes with the policy beside it; `heads` are draft heads that learn too; `way_on` is said when the
+    block does not end by itself.
     """
 
     def __init__(
@@ -60,10 +62,12 @@ class Saving:
         begun: Position,
         keep: int | None,
         teachers: Callable[[], Mapping[str, Tensor]] = dict[str, Tensor],
+        heads: OnlineHeads | None = None,
         way_on: str = "",
     ) -> None:
         self._keep = keep
         self._teachers = teachers
+        self._heads = heads
         self._trainer = trainer
         self._drawn = drawn
         self._way_on = way_on
@@ -90,11 +94,14 @@ class Saving:
                 state=self._trainer.state_dict(),
                 metadata=self._position.to_json(),
                 teachers=self._teachers(),
+                heads=self._heads.state_dict() if self._heads else {},
             )
             try:
                 self._folder.flush()
             finally:
                 path = save_checkpoint(self._folder.checkpoints, checkpoint)
+            if self._heads:
+                self._heads.save(self._folder.path / "heads")
             self._saved = self.done
             if self._keep is not None:
                 prune_checkpoints(self._folder.checkpoints, keep=self._keep)

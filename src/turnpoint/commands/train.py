@@ -18,6 +18,7 @@ from turnpoint.commands.saving import Saving
 from turnpoint.commands.session import Session
 from turnpoint.config import OverlongPenalty, RunConfig
 from turnpoint.distill import Opened, open_teachers
+from turnpoint.drafting.online import OnlineHeads
 from turnpoint.metrics import Mean, Metrics, metric_values
 from turnpoint.objective import (
     make_advantage,
@@ -101,14 +102,13 @@ class _Training:
         held_out, _, _ = (
             await self.session.usable(problems.evaluation) if how else (problems.evaluation, [], [])
         )
-        known = _fingerprints(problems, tasks, held_out)
         opened, calibrated = await self._teachers(problems, tasks, lengths)
         history = take_up(
             self.folder,
             start,
             config,
             self.session.policy.model,
-            known,
+            _fingerprints(problems, tasks, held_out),
             self.session.terminal,
             teachers=opened.weights if opened else None,
         )
@@ -117,7 +117,7 @@ class _Training:
         towards = make_reference(config, self.session.policy)  # of the model as it was before training
         branches = self._branches(opened, history)
         averages = opened.averages if opened else Averages({})
-        trainer = self._trainer(start, opened, averages)
+        trainer, heads = self._trainer(start, opened, averages), self._heads(start)
         evaluations = _Evaluations(
             session=self.session,
             folder=self.folder,
@@ -138,11 +138,14 @@ class _Training:
                 begun=start.position,
                 keep=config.training.keep,
                 teachers=averages.state_dict,
+                heads=heads,
                 way_on=f"; to go on: turnpoint train {self.folder.path}",
             ) as saving,
         ):
             learned = partial(_learned, averages, trainer, saving)
-            loop = self._loop(stream, trainer, towards, branches, opened, calibrated, recorder, learned)
+            loop = self._loop(
+                stream, trainer, towards, branches, opened, heads, calibrated, recorder, learned
+            )
             for index in range(start.position.step, config.training.steps):
                 if how and _due(how.every, index):
                     await evaluations.at(index, f"after step {index}")
@@ -161,6 +164,27 @@ class _Training:
             publish(trainer, policy.engine, version=start.position.step)
             averages.load_state_dict(start.teachers)
         return trainer
+
+    def _heads(self, start: Start) -> OnlineHeads | None:
+        """Returns the draft heads that learn in this run, as they were at `start`; None without."""
+        config, policy = self.session.config, self.session.policy
+        draft = config.engine.draft
+        if policy.learning is None or draft is None or draft.training is None:
+            return None
+        heads = OnlineHeads(
+            policy.learning,
+            policy.model.decoder,
+            depth=draft.depth,
+            every=draft.training.every,
+            tokens=draft.training.tokens,
+            batch_tokens=draft.training.batch_tokens,
+            learning_rate=draft.training.learning_rate,
+            temperature=config.sampling.temperature,
+            seed=config.seed,
+        )
+        if start.heads:
+            heads.load_state_dict(start.heads)
+        return heads
 
     def _branches(self, opened: Opened | None, history: Sequence[Mapping[str, float]]) -> Branches | None:
         """Returns how groups fork, the gate of reflections as the steps of `history` left it."""
@@ -248,6 +272,7 @@ class _Training:
         towards: Reference | None,
         branches: Branches | None,
         opened: Opened | None,
+        heads: OnlineHeads | None,
         calibrated: Metrics,
         recorder: RolloutWriter,
         learned: Callable[[int], None],
@@ -279,6 +304,7 @@ class _Training:
             trainer=trainer,
             receiver=self.session.policy.engine,
             drafted=self.session.policy.engine_stats if config.engine.draft else None,
+            heads=heads,
             recorder=recorder,
             folder=self.folder,
             trackers=self.trackers,

@@ -112,6 +112,7 @@ if TYPE_CHECKING:
     from turnpoint.config.recipes import SftTrainingConfig as SftTrainingConfig
     from turnpoint.config.servers import ServerTeacher as ServerTeacher
     from turnpoint.config.speculation import EngineDraftConfig as EngineDraftConfig
+    from turnpoint.config.speculation import HeadTrainingConfig as HeadTrainingConfig
 
 __all__ = [
     "AdapterConfig",
@@ -143,6 +144,7 @@ __all__ = [
     "GateConfig",
     "GroupAdvantageConfig",
     "GspoLoss",
+    "HeadTrainingConfig",
     "HeadsConfig",
     "HindsightRuleConfig",
     "HindsightTeacher",
@@ -304,6 +306,7 @@ __getattr__, __dir__ = lazy(
         "ReverseKlLoss": "distillation",
         "SampledLoss": "distillation",
         "EngineDraftConfig": "speculation",
+        "HeadTrainingConfig": "speculation",
         "DraftConfig": "drafting",
         "DraftTrainingConfig": "drafting",
         "RunTexts": "drafting",

@@ -60,7 +60,7 @@ class FreshHeads(Recipe):
 
     kind: Literal["fresh"] = "fresh"
     layers: Annotated[PositiveInt, Field(le=MOST_DEPTH)] = 1
-    """Of their own; deeper drafts use them again. Rollouts take heads of 1 layer only."""
+    """Of their own; deeper drafts use them again."""
 
 
 class FolderHeads(Recipe):

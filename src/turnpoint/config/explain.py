@@ -144,8 +144,9 @@ def _way_out(names: Sequence[str], kind: str | None, root: Section) -> str:
     if owners:
         return f" of kind {kind}; it belongs to kind {' or '.join(_kinds(owners))}"
     own = {name: ".".join([*place, name]) for section in here for name in section.model_fields}
-    # the outermost key of a name comes first and must win
-    everywhere = {path.rpartition(".")[2]: path for path in reversed(all_keys(root))}
+    everywhere: dict[str, str] = {}
+    for path in sorted(all_keys(root), key=lambda path: path.count(".")):
+        everywhere.setdefault(path.rpartition(".")[2], path)  # the outermost key of a name wins
     for known in (own, everywhere):
         near = difflib.get_close_matches(key.replace("-", "_"), known, n=1, cutoff=0.6)
         if near:

@@ -6,13 +6,25 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from turnpoint.config.base import FilePath, PositiveInt, Recipe
+from turnpoint.config.base import FilePath, PositiveFloat, PositiveInt, Recipe
 
 MOST_DEPTH = 16  # tokens of a draft; what the heads are made for
 
 
+class HeadTrainingConfig(Recipe):
+    """Heads that learn on from a step's own rollouts, after its update; they never train the policy."""
+
+    every: PositiveInt = 1
+    """Steps from one such training to the next; 1: after every step."""
+    tokens: PositiveInt = 8192
+    """Of one training, prompts included, in whole rollouts; at least one rollout is taken."""
+    batch_tokens: PositiveInt = 2048
+    """Tokens of one update, rollouts packed behind each other; a longer one is an update of its own."""
+    learning_rate: PositiveFloat = 1e-4
+
+
 class EngineDraftConfig(Recipe):
-    """Draft heads at work; they are frozen, and weights that a step publishes leave them as they are."""
+    """Draft heads at work; weights that a step publishes leave them as they are."""
 
     heads: FilePath
     """The folder of heads that `turnpoint draft` wrote."""
@@ -30,6 +42,9 @@ class EngineDraftConfig(Recipe):
     least as many. target_only: the draft's likeliest tokens, for heads whose laws are worth little."""
     retrained: bool = False
     """true: heads of the same model with other weights are taken too; fewer drafts may be accepted."""
+    training: HeadTrainingConfig | None = None
+    """Of the heads in a run of `turnpoint train`, which keeps them in its folder, in `heads`; the folder
+    `heads` above stays as it is. null: they are frozen."""
 
     @model_validator(mode="after")
     def _likeliest_has_no_temperature(self) -> EngineDraftConfig:

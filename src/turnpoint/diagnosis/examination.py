@@ -13,7 +13,7 @@ from turnpoint.config import RunConfig
 from turnpoint.diagnosis.agreement import check_forks, check_logprobs, first_tokens
 from turnpoint.diagnosis.budget import Budget
 from turnpoint.diagnosis.checks import Check, Diagnosis, failed
-from turnpoint.diagnosis.judging import check_gold_answers, check_wrong_answers
+from turnpoint.diagnosis.judging import check_gold_answers, check_isolation, check_wrong_answers
 from turnpoint.diagnosis.prompts import (
     check_lengths,
     check_problems,
@@ -35,6 +35,7 @@ from turnpoint.reports.terminal import Terminal
 from turnpoint.tasks import BatchOrder, Dataset
 from turnpoint.training.step import Trainer
 from turnpoint.types import Task
+from turnpoint.verifiers import CodeVerifier
 
 _JUDGED = 512  # sampled tokens that each teacher is asked about
 
@@ -90,6 +91,9 @@ class _Examination:
     async def _judge(self) -> tuple[Dataset, Dataset]:
         """What the verifier says of the dataset; returns what it can judge, to train and to evaluate on."""
         subject, problems = self.subject, self.subject.problems
+        if isinstance(subject.verifier, CodeVerifier):
+            verifier = subject.verifier
+            self.checks.append(check_isolation(verifier.isolation, described=verifier.describe()))
         held_out = [problems.evaluation] if problems.evaluation.tasks else []
         usable, gold = await check_gold_answers(
             [problems.train, *held_out], subject.verifier, subject.config.verifier, subject.terminal

@@ -20,6 +20,7 @@ from turnpoint.reports.text import number, plural
 from turnpoint.rollout.concurrency import all_of
 from turnpoint.tasks import Dataset
 from turnpoint.types import Task, Verdict
+from turnpoint.verifiers.sandbox import Isolation
 
 _COMPARED = 32  # problems whose gold answer is compared with a wrong one
 _NOTHING = "nothing can be said about right and wrong ones"
@@ -58,6 +59,11 @@ async def check_gold_answers(
         return usable, warning("gold answers", "; ".join(notes))
     what = "earn more than 0 from your function" if function else "pass the verifier's self-check"
     return usable, ok("gold answers", f"all {number(total)} {what}")
+
+
+def check_isolation(level: Isolation, *, described: str) -> Check:
+    """What stands between the policy's programs and this machine; a warning below full."""
+    return ok("isolation", described) if level is Isolation.FULL else warning("isolation", described)
 
 
 def _low(rewards: Sequence[float]) -> str:

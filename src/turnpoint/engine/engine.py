@@ -90,7 +90,13 @@ class TorchEngine:
         serving: Sequence[Worker] = (
             [serve(decoder)]
             if workers == 1
-            else start_processes(workers, decoder, serve, threads=self.threads)
+            else start_processes(
+                workers,
+                decoder,
+                serve,
+                threads=self.threads,
+                beside=speculation.learning if speculation else None,
+            )
         )
         self._lanes = [Lane(worker, before_step=self._even_out) for worker in serving]
         self._homes = Homes()

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import Connection
 from typing import IO, Any, cast
 
+from torch import nn
+
 from turnpoint.engine.worker import Request, Stepped, Worker
 from turnpoint.errors import EngineError
 from turnpoint.models.decoder import Decoder
@@ -128,13 +130,19 @@ def _end_process(process: subprocess.Popen[bytes], connection: Connection, stder
 
 
 def start_processes(
-    count: int, decoder: Decoder, serve: Callable[[Decoder], Worker], *, threads: int
+    count: int,
+    decoder: Decoder,
+    serve: Callable[[Decoder], Worker],
+    *,
+    threads: int,
+    beside: nn.Module | None = None,
 ) -> list[ProcessWorker]:
-    """Returns workers that are `serve(decoder)` each, with `threads` threads; they share its weights.
+    """Returns workers that are `serve(decoder)` each, with `threads` threads.
 
-    Raises EngineError when what they need cannot be sent to another process.
+    They share its weights and those of `beside`. Raises EngineError when what they need
+    cannot be sent to another process.
     """
-    weights = SharedWeights(decoder.model)
+    weights = SharedWeights(nn.ModuleList([decoder.model, *([beside] if beside is not None else [])]))
     try:
         content = weights.dump((decoder, serve))
     except Exception as error:  # whatever the parts of a model or a tokenizer raise

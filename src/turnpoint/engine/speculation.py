@@ -31,6 +31,8 @@ from turnpoint.engine.sampler import draw, require_finite
 from turnpoint.engine.sequence import Generation
 from turnpoint.engine.tempering import WATCHED_ROWS, Tempering
 from turnpoint.engine.verification import verify_chains
+from turnpoint.models.mtp import MtpHeads
+from turnpoint.models.mtp_parallel import ParallelHeads
 from turnpoint.protocols import Drafter
 
 Drawn: TypeAlias = list[tuple[int, float]]  # tokens and their log-probabilities under the target's law, nats
@@ -40,14 +42,16 @@ Drawn: TypeAlias = list[tuple[int, float]]  # tokens and their log-probabilities
 class Speculation:
     """How an engine speculates; `mode` as in `verify_chain`.
 
-    `tempered`: drafts are drawn at the temperatures of `Tempering`, else at the policy's. Raises ValueError
-    for a draft of `target_only`, which has none.
+    `tempered`: drafts are drawn at the temperatures of `Tempering`, else at the policy's. `learning`: heads
+    of the drafter that may change between `load_weights` and the next request, in several workers too. Raises
+    ValueError for tempered drafts of `target_only`, which have no temperature.
     """
 
     drafter: Drafter
     depth: DepthRule
     mode: str = "token"
     tempered: bool = False
+    learning: MtpHeads | ParallelHeads | None = None
 
     def __post_init__(self) -> None:
         if self.tempered and self.mode == "target_only":

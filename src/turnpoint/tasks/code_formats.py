@@ -52,7 +52,9 @@ def _deepcoder(columns: Columns) -> Problem:
             name = (rows[0].get("fn_name") if rows else None) or about.get("func_name")
             if not name:
                 raise InvalidRow("tests call a function, and no fn_name or func_name says which")
-        pairs = [(row.get("input"), row.get("output")) for row in rows]
+        if not all("input" in row and "output" in row for row in rows):
+            raise InvalidRow("a test has no input or no output")  # a missing one is not an expected null
+        pairs = [(row["input"], row["output"]) for row in rows]
     else:
         raise InvalidRow(f"tests are a {type(read).__name__}, neither a list nor an object")
     starter = str(columns.get("starter_code") or "")
@@ -140,8 +142,12 @@ def _mbpp(columns: Columns) -> Problem:
     lines = _literal(columns.get("test_list"), "test_list")
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in cast("list[object]", lines)):
         raise InvalidRow("test_list is no list of texts")
-    imports = cast("list[object]", columns.get("test_imports") or [])
-    setup = "\n".join([*map(str, imports), str(columns.get("test_setup_code") or "")]).strip()
+    about = columns.get("test_imports")
+    imports: Any = [] if about is None else _literal(about, "test_imports")
+    if not isinstance(imports, list):
+        raise InvalidRow("test_imports is no list of texts")
+    lines_before = [*map(str, cast("list[object]", imports)), str(columns.get("test_setup_code") or "")]
+    setup = "\n".join(lines_before).strip()
     try:
         name, tests = tests_of_asserts(cast("list[str]", lines), setup)
     except ValueError as error:
@@ -209,19 +215,23 @@ def _tests(tests: Sequence[Test], entry: ScriptEntry | FunctionEntry, preamble: 
 
 
 def _literal(value: Any, name: str) -> Any:
-    """Returns what a text says as JSON or as a Python literal; anything but a text as it is."""
+    """Returns what a text says as JSON or as a Python literal, anything but a text as it is; all as JSON."""
     if value is None:
         raise InvalidRow(f"{name} is null or missing")
-    if not isinstance(value, str):
-        return value.tolist() if type(value).__module__ == "numpy" else value
+    read = value.tolist() if type(value).__module__ == "numpy" else value
+    if isinstance(value, str):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            pass
+        try:
+            read = ast.literal_eval(value)
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+            raise InvalidRow(f"{name} is neither JSON nor a Python literal") from error
     try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        return ast.literal_eval(value)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        raise InvalidRow(f"{name} is neither JSON nor a Python literal") from error
+        return json.loads(json.dumps(read))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidRow(f"{name} holds what JSON cannot say, such as a set or bytes") from error
 
 
 def _row(value: object) -> Mapping[str, Any]:

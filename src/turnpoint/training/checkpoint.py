@@ -30,6 +30,7 @@ from turnpoint.types import Json
 _NAME = re.compile(r"step-(\d{8,})")
 _STATE, _HEADER = "state.safetensors", "checkpoint.json"
 _TEACHERS = "teacher."  # what names of their tensors begin with; none of a trainer's does
+_HEADS = "heads."  # the same for draft heads
 _BLOCK = 1 << 20  # bytes read together
 
 
@@ -41,6 +42,9 @@ class Checkpoint:
     state: Mapping[str, Tensor]  # for `Trainer.load_state_dict`
     metadata: Mapping[str, Json]
     teachers: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])  # that changed with the policy
+    heads: Mapping[str, Tensor] = field(
+        default_factory=dict[str, Tensor]
+    )  # draft heads that learnt beside it
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
@@ -93,12 +97,12 @@ def load_checkpoint(path: Path) -> Checkpoint:
         if type(step) is not int or step < 0 or not isinstance(metadata, dict):
             raise ValueError(f"{_HEADER} is not what was written: step {step!r}")
         tensors = safetensors.torch.load_file(path / _STATE)
-        teachers = {name for name in tensors if name.startswith(_TEACHERS)}
         return Checkpoint(
             step=step,
-            state={name: tensor for name, tensor in tensors.items() if name not in teachers},
+            state={name: it for name, it in tensors.items() if not name.startswith((_TEACHERS, _HEADS))},
             metadata=cast(dict[str, Json], metadata),
-            teachers={name.removeprefix(_TEACHERS): tensors[name] for name in teachers},
+            teachers=_of(_TEACHERS, tensors),
+            heads=_of(_HEADS, tensors),
         )
     except KeyError as error:
         raise RunFolderError(f"checkpoint {path} cannot be read: {_HEADER} lacks {error}") from error
@@ -136,9 +140,14 @@ def _newest_first(folder: Path) -> list[Path]:
     return [steps[step] for step in sorted(steps, reverse=True)]
 
 
+def _of(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): it for name, it in tensors.items() if name.startswith(prefix)}
+
+
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
     teachers = {f"{_TEACHERS}{name}": tensor for name, tensor in checkpoint.teachers.items()}
-    everything = {**checkpoint.state, **teachers}
+    heads = {f"{_HEADS}{name}": tensor for name, tensor in checkpoint.heads.items()}
+    everything = {**checkpoint.state, **teachers, **heads}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in everything.items()}
     safetensors.torch.save_file(tensors, folder / _STATE)
     header = {

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from turnpoint.branching.gate import Gate
+from turnpoint.drafting.online import OnlineHeads
 from turnpoint.engine.stats import EngineStats
 from turnpoint.engine.weights import weights_checksum
 from turnpoint.errors import TrainingError, WeightSyncError
@@ -63,6 +64,7 @@ class Loop:
     trainer: Trainer
     receiver: WeightReceiver
     drafted: Callable[[], EngineStats] | None  # counters of an engine that drafts
+    heads: OnlineHeads | None  # that learn on
     recorder: RolloutWriter
     folder: RunFolder
     trackers: Trackers
@@ -107,6 +109,9 @@ class Loop:
             metrics |= found
         with clock.phase("training") as phase:
             metrics |= self._learn(credited, phase)
+        if self.heads is not None and self.heads.due(index + 1):
+            with clock.phase("drafts") as phase:
+                metrics |= self.heads.learn(index + 1, collected.sampled, progress=phase.advance)
         self.learned(index + 1)
         with clock.phase("weights"):
             publish(self.trainer, self.receiver, version=index + 1)

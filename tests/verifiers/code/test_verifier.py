@@ -52,11 +52,18 @@ def test_reward_is_the_share_of_tests_and_feedback_shows_the_failures(verifier: 
     assert len(long.feedback) < 2000
 
 
-@pytest.mark.parametrize("source", ["def (", "input(); input()", "raise SystemExit(3)", "while True: pass"])
+@pytest.mark.parametrize("source", ["def (", "input(); input()", "raise SystemExit(3)"])
 def test_bad_programs_earn_nothing(verifier: CodeVerifier, source: str) -> None:
     verdict = judge(verifier, SQUARE, source)
     assert verdict.valid
     assert verdict.reward == 0
+
+
+def test_a_program_without_an_end_earns_nothing() -> None:
+    with CodeVerifier(workers=1, limits=Limits(wall=0.2)) as hasty:
+        verdict = judge(hasty, SQUARE, "while True: pass")
+    assert verdict.valid
+    assert (verdict.reward, verdict.parts["timed_out"]) == (0, 2)
 
 
 def test_no_block_earns_nothing_and_unreadable_tests_are_invalid(verifier: CodeVerifier) -> None:

@@ -1,6 +1,7 @@
 """Programs under full isolation, as the user of the suite and, when that is root, as an ordinary user."""
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
@@ -292,6 +293,22 @@ def test_system_calls_alone_still_stop_writes_and_network() -> None:
         assert _script(box, source).stdout == "read\n"
         for name in ("writes /tmp", "socket", "fork bomb", "kills parent", "reads the parent's environment"):
             assert "BREACH" not in _script(box, ATTACKS[name]).stdout
+
+
+@pytest.mark.parametrize("flags", ["os.O_WRONLY", "os.O_RDWR", "os.O_RDONLY | os.O_CREAT", "os.O_TRUNC"])
+def test_system_calls_alone_refuse_to_open_for_writing(tmp_path: Path, flags: str) -> None:
+    file = tmp_path / "file"
+    file.write_text("kept")
+    source = f"""
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+for call, before in ((2, ()), (257, (-100,))) if os.uname().machine == "x86_64" else ((56, (-100,)),):
+    libc.syscall(call, *before, {os.fsencode(file)!r}, {flags}, 0o600)
+    print(ctypes.get_errno())
+"""
+    with Sandbox(limits=_LIMITS, workers=1, isolation=Isolation.SYSCALLS) as box:
+        assert set(_script(box, source).stdout.split()) == {str(errno.EACCES)}
+    assert file.read_text() == "kept"
 
 
 def test_limits_alone_clean_up_behind_a_program() -> None:

@@ -95,7 +95,10 @@ class Suite:
     @staticmethod
     def from_json(value: object) -> Suite:
         """Returns what `to_json` wrote, also as a JSON text; raises ValueError, in one line, otherwise."""
-        tree = json.loads(value) if isinstance(value, str) else value
+        try:
+            tree = json.loads(value) if isinstance(value, str) else value
+        except RecursionError as error:
+            raise ValueError("tests are nested too deeply") from error
         if not isinstance(tree, Mapping):
             raise ValueError(f"tests are a {type(tree).__name__}, not an object with tests")
         fields = cast("Mapping[str, Any]", tree)
@@ -103,6 +106,7 @@ class Suite:
         if not isinstance(rows, list | tuple):
             raise ValueError(f"tests.tests is a {type(rows).__name__}, not a list")
         name, owner = fields.get("function"), fields.get("class")
+        owner = None if owner is None else _text(owner, "class")
         entry = FunctionEntry(_text(name, "function"), owner) if name is not None else ScriptEntry()
         return Suite(
             tests=tuple(_test(row, entry) for row in cast("list[object]", rows)),
@@ -136,13 +140,16 @@ def _test(row: object, entry: Entry) -> Test:
             )
         case "call", True:
             arguments = fields.get("arguments")
+            tolerance = fields.get("tolerance", 0.0)
             if not isinstance(arguments, list | tuple) or "output" not in fields:
                 raise ValueError("a test of kind call needs a list of arguments, and an output")
+            if not isinstance(tolerance, int | float):
+                raise ValueError(f"tolerance of a test is a {type(tolerance).__name__}, not a number")
             return CallTest(
                 arguments=tuple(cast("list[Json]", arguments)),
                 output=fields["output"],
                 wrapped=bool(fields.get("wrapped", False)),
-                tolerance=float(fields.get("tolerance", 0.0)),
+                tolerance=float(tolerance),
             )
         case "assert", _:
             return AssertTest(source=_text(fields.get("source"), "source"))

@@ -58,6 +58,7 @@ class CodeVerifier:
         self._most = most
         self._choose: Choose = choose
         self._tolerance = tolerance
+        self.isolation = isolation
         self._checker = None if checker is None else _open_checker(checker)
         try:
             self._sandbox = Sandbox(limits=limits or Limits(), workers=workers, isolation=isolation)
@@ -71,10 +72,9 @@ class CodeVerifier:
 
     def grade(self, *, tests: Suite, response: str) -> Verdict:
         """Returns the verdict on `response`; blocks, from any thread."""
-        source = last_block(response)
+        source, chosen = last_block(response), self._chosen(tests)
         if source is None:
-            return _no_block(len(self._chosen(tests)))
-        chosen = self._chosen(tests)
+            return _no_block(len(chosen))
         try:
             runs = self._sandbox.run_now(_program(tests, source), [test.given() for test in chosen])
             return self._conclude([self._result(test, run) for test, run in zip(chosen, runs, strict=True)])
