@@ -7,7 +7,6 @@ from turnpoint.engine.mtp import MtpDrafter
 from turnpoint.engine.parallel import ParallelDrafter
 from turnpoint.engine.speculation import Speculation
 
-
 _LEARNING_COPIES = 4  # float32 ones of heads that learn on: masters, gradients, two moments
 
 
