@@ -27,10 +27,9 @@ from typing import Any, cast, get_args
 import torch
 
 from benchmarks.common import emit, facts, mistakes
-from benchmarks.drafts.bed import BEDS, Bed, fitted_heads, learn, own_texts
+from benchmarks.drafts.bed import BEDS, Bed, begin, learn
 from turnpoint.drafting.losses import DraftLossName
 from turnpoint.drafting.measure import Measured, measure_drafts
-from turnpoint.drafting.texts import split_held_out
 from turnpoint.drafting.train import LossPlan
 from turnpoint.reports.run_records import read_lines
 from turnpoint.rollout.intervals import mean_interval
@@ -39,7 +38,6 @@ LOSSES: tuple[DraftLossName, ...] = get_args(DraftLossName)
 START = "start"  # the line of what all losses begin with
 _AGAINST = "cross_entropy"
 _DEPTH = 3
-_HELD_OUT = 0.2
 
 
 def main() -> None:
@@ -74,16 +72,13 @@ def main() -> None:
 
 def run(bed: Bed, seed: int, missing: Sequence[str], options: argparse.Namespace) -> None:
     """Appends the lines of `missing` losses on one bed with one seed."""
-    texts = own_texts(bed, samples=options.samples, seed=seed)
-    train, held_out = split_held_out(texts, share=_HELD_OUT, seed=seed)
-    heads = fitted_heads(bed, train)
-    sizes: Mapping[str, Any] = {"depth": _DEPTH, "batch_tokens": options.batch_tokens, "seed": seed}
-    learn(heads, bed, train, plan=LossPlan(loss="forward_kl"), steps=options.start, **sizes)
+    sizes: Mapping[str, Any] = {"depth": _DEPTH, "batch_tokens": options.batch_tokens}
+    start = begin(bed, samples=options.samples, steps=options.start, seed=seed, **sizes)
     for loss in missing:
-        began, tried = time.process_time(), copy.deepcopy(heads)
+        began, tried = time.process_time(), copy.deepcopy(start.heads)
         if loss != START:
             plan = LossPlan(loss=cast("DraftLossName", loss))
-            learn(tried, bed, train, plan=plan, steps=options.steps, **(sizes | {"seed": seed + 1}))
+            learn(tried, bed, start.train, plan=plan, steps=options.steps, seed=seed + 1, **sizes)
         spent = time.process_time() - began
         line = {
             "benchmark": "draft_losses",
@@ -93,8 +88,8 @@ def run(bed: Bed, seed: int, missing: Sequence[str], options: argparse.Namespace
             "start": options.start,
             "steps": options.steps,
             "batch_tokens": options.batch_tokens,
-            "texts": len(train),
-            **figures(measure_drafts(tried, bed.model.decoder, held_out, depth=_DEPTH)),
+            "texts": len(start.train),
+            **figures(measure_drafts(tried, bed.model.decoder, start.held_out, depth=_DEPTH)),
             "processor_seconds": round(spent, 1),
             **facts(),
         }

@@ -32,11 +32,11 @@ import torch
 import turnpoint as tp
 from benchmarks.common import emit, facts
 from benchmarks.draft_losses import LOSSES
-from benchmarks.drafts.bed import BEDS, Bed, fitted_heads, learn, own_texts
+from benchmarks.drafts.bed import BEDS, Bed, begin, learn, own_texts
 from benchmarks.organism.bed import make_organism
 from turnpoint.drafting.losses import DraftLossName
 from turnpoint.drafting.measure import measure_drafts
-from turnpoint.drafting.texts import DraftHeads, split_held_out
+from turnpoint.drafting.texts import DraftHeads
 from turnpoint.drafting.train import LossPlan
 from turnpoint.models.loading import LoadedModel, load_model
 from turnpoint.models.mtp_folder import load_heads, save_heads
@@ -112,15 +112,13 @@ def report(points: dict[str, list[Point]], *, seed: int, bed: str) -> None:
 
 def trained(bed: Bed, seed: int, options: argparse.Namespace, scratch: Path) -> dict[str, DraftHeads]:
     """Returns heads by loss, all from the same beginning, and keeps each in a folder of `scratch`."""
-    train, _ = split_held_out(own_texts(bed, samples=options.samples, seed=seed), share=0.2, seed=seed)
-    start = fitted_heads(bed, train)
     sizes: dict[str, Any] = {"depth": _DEPTH, "batch_tokens": options.batch_tokens}
-    learn(start, bed, train, plan=LossPlan(loss="forward_kl"), steps=options.start, seed=seed, **sizes)
+    start = begin(bed, samples=options.samples, steps=options.start, seed=seed, **sizes)
     found: dict[str, DraftHeads] = {}
     for loss in options.losses:
-        found[loss] = copy.deepcopy(start)
+        found[loss] = copy.deepcopy(start.heads)
         plan = LossPlan(loss=cast("DraftLossName", loss))
-        learn(found[loss], bed, train, plan=plan, steps=options.steps, seed=seed + 1, **sizes)
+        learn(found[loss], bed, start.train, plan=plan, steps=options.steps, seed=seed + 1, **sizes)
         save_heads(found[loss], scratch / loss)
     return found
 

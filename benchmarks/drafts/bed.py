@@ -23,7 +23,7 @@ import numpy as np
 import turnpoint as tp
 from benchmarks.drafts import structured
 from benchmarks.organism.bed import make_organism
-from turnpoint.drafting.texts import DraftHeads, DraftText
+from turnpoint.drafting.texts import DraftHeads, DraftText, split_held_out
 from turnpoint.drafting.train import LossPlan, fitting_text, train_drafts
 from turnpoint.engine import TorchEngine
 from turnpoint.models.folders import cache_folder, staged
@@ -193,6 +193,26 @@ def fitted_heads(bed: Bed, texts: Sequence[DraftText]) -> DraftHeads:
         lengths=text.lengths,
     )
     return heads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Heads that stand for those a model comes with, and what they have seen of its texts."""
+
+    heads: DraftHeads
+    train: Sequence[DraftText]
+    held_out: Sequence[DraftText]
+
+
+def begin(
+    bed: Bed, *, samples: int, steps: int, depth: int, batch_tokens: int, seed: int, held_out: float = 0.2
+) -> Beginning:
+    """Returns heads fitted to texts of the bed's own and trained on them by `steps` of forward KL."""
+    train, held = split_held_out(own_texts(bed, samples=samples, seed=seed), share=held_out, seed=seed)
+    heads = fitted_heads(bed, train)
+    plan = LossPlan(loss="forward_kl")
+    learn(heads, bed, train, plan=plan, steps=steps, depth=depth, batch_tokens=batch_tokens, seed=seed)
+    return Beginning(heads=heads, train=train, held_out=held)
 
 
 def learn(

@@ -159,12 +159,12 @@ class RunConfig(Recipe):
                 f"several processes answer in no fixed order; take engine.workers=1"
             )
         draft = self.engine.draft
-        for key in ("adaptive", "tempered") if shape.deterministic and draft is not None else ():
-            if getattr(draft, key):
-                raise ValueError(
-                    f"rollout.branching.deterministic = true with engine.draft.{key} = true: drafts that are "
-                    f"chosen by what was measured differ from run to run; take engine.draft.{key}=false"
-                )
+        measured = {"adaptive": draft.adaptive, "tempered": draft.tempered} if draft else {}
+        if shape.deterministic and (key := next((key for key, on in measured.items() if on), "")):
+            raise ValueError(
+                f"rollout.branching.deterministic = true with engine.draft.{key} = true: drafts that are "
+                f"chosen by what was measured differ from run to run; take engine.draft.{key}=false"
+            )
         decode = isinstance(shape.rule, HindsightRuleConfig) and shape.rule.base == "decode"
         if decode and self.sampling.temperature != 1:
             raise ValueError(

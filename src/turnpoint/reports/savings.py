@@ -23,14 +23,14 @@ def _branching(history: History) -> Finding | None:
     kept = _sum(history, KEPT)
     if not kept:
         return None
-    sampled = _sum(history, "tokens/root") + _sum(history, "tokens/suffix")
     reflected = _sum(history, "tokens/reflection")
     cost = f"; reflections took {number(reflected)} more" if reflected else ""
+    share = percent(kept / (kept + _sampled(history)))
     return Finding(
         rule="saved_by_branching",
         warning=False,
-        text=f"branching: continuations took over {number(kept)} tokens of their roots, which is "
-        f"{percent(kept / (kept + sampled))} of what as many whole rollouts would have sampled{cost}",
+        text=f"branching: continuations took over {number(kept)} tokens of their roots, which is {share} of "
+        f"what as many whole rollouts would have sampled{cost}",
     )
 
 
@@ -54,15 +54,20 @@ def _drafts(history: History) -> Finding | None:
 
 def _teachers(history: History) -> Finding | None:
     said = _sum(history, TOKENS)
-    if not said:
+    sampled = _sampled(history)
+    if not said or not sampled:
         return None
-    sampled = _sum(history, "tokens/root") + _sum(history, "tokens/suffix")
     return Finding(
         rule="had_from_teachers",
         warning=False,
         text=f"teachers: a word of their own on {number(said)} tokens, {percent(said / sampled)} of those "
         f"sampled, where rewards have one for a rollout",
     )
+
+
+def _sampled(history: History) -> float:
+    """Returns the tokens of rollouts."""
+    return _sum(history, "tokens/root") + _sum(history, "tokens/suffix")
 
 
 def _sum(history: History, name: str) -> float:

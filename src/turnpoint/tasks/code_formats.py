@@ -15,6 +15,7 @@ openai/human-eval and google-research-datasets/mbpp.
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -220,10 +221,8 @@ def _literal(value: Any, name: str) -> Any:
         raise InvalidRow(f"{name} is null or missing")
     read = value.tolist() if type(value).__module__ == "numpy" else value
     if isinstance(value, str):
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             return json.loads(value)
-        except (ValueError, RecursionError):
-            pass
         try:
             read = ast.literal_eval(value)
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeAlias, cast
 
 from turnpoint.errors import RecipeError, SandboxError, VerifierError
@@ -72,24 +74,13 @@ class CodeVerifier:
 
     def grade(self, *, tests: Suite, response: str) -> Verdict:
         """Returns the verdict on `response`; blocks, from any thread."""
-        source, chosen = last_block(response), self._chosen(tests)
-        if source is None:
-            return _no_block(len(chosen))
-        try:
-            runs = self._sandbox.run_now(_program(tests, source), [test.given() for test in chosen])
-            return self._conclude([self._result(test, run) for test, run in zip(chosen, runs, strict=True)])
-        except (SandboxError, _CheckerError) as error:
-            return Verdict.invalid(str(error))
+        with ThreadPoolExecutor(1) as thread:  # the caller's may have a loop of its own
+            return thread.submit(asyncio.run, self._judge(tests, response)).result()
 
     async def verify(self, task: Task, completion: str) -> Verdict:
         """Returns the verdict on `completion`, as `grade` does, without blocking."""
         tests = _tests(task)
-        if isinstance(tests, Verdict):
-            return tests
-        source = last_block(completion)
-        if source is None:
-            return _no_block(len(self._chosen(tests)))
-        return await self._run(tests, source)
+        return tests if isinstance(tests, Verdict) else await self._judge(tests, completion)
 
     async def self_check(self, task: Task) -> Verdict:
         """Returns valid when a wrong program fails and the reference, if there is one, passes all tests."""
@@ -108,11 +99,15 @@ class CodeVerifier:
             return Verdict.invalid(f"the reference program does not pass: {right.reason}")
         return right
 
+    async def _judge(self, tests: Suite, response: str) -> Verdict:
+        source = last_block(response)
+        return _no_block(len(self._chosen(tests))) if source is None else await self._run(tests, source)
+
     async def _run(self, tests: Suite, source: str) -> Verdict:
         chosen = self._chosen(tests)
         try:
             runs = await self._sandbox.run(_program(tests, source), [test.given() for test in chosen])
-            results = [await self._result_async(test, run) for test, run in zip(chosen, runs, strict=True)]
+            results = [await self._result(test, run) for test, run in zip(chosen, runs, strict=True)]
         except (SandboxError, _CheckerError) as error:
             return Verdict.invalid(str(error))
         return self._conclude(results)
@@ -131,13 +126,7 @@ class CodeVerifier:
             parts={"passed": passed, "tests": total, "timed_out": slow, "no_block": 0.0},
         )
 
-    def _result(self, test: Test, run: Run) -> Result:
-        passed = _passes(test, run, self._tolerance)
-        if not passed and self._checker is not None and (asked := _question(test, run)) is not None:
-            passed = _answer(self._checker.call(*asked))
-        return Result(test=test, run=run, passed=passed)
-
-    async def _result_async(self, test: Test, run: Run) -> Result:
+    async def _result(self, test: Test, run: Run) -> Result:
         passed = _passes(test, run, self._tolerance)
         if not passed and self._checker is not None and (asked := _question(test, run)) is not None:
             passed = _answer(await self._checker.call_async(*asked))

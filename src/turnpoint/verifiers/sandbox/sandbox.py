@@ -190,13 +190,15 @@ _REPORTABLE = ("done", "raised", "exited", "memory", "not_run", "unreadable")
 
 
 def _read_report(text: str) -> tuple[Outcome, str, Json]:
+    """Returns what a child says became of it; what it forged may be anything."""
+    unreadable = Outcome.UNREADABLE, "the report of the program's process cannot be read", None
     try:
         report = json.loads(text)
-        if report["outcome"] in _REPORTABLE:
-            return Outcome(report["outcome"]), str(report.get("error", "")), report.get("value")
+        if report["outcome"] not in _REPORTABLE:
+            return unreadable
+        return Outcome(report["outcome"]), str(report.get("error", "")), report.get("value")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        pass
-    return Outcome.UNREADABLE, "the report of the program's process cannot be read", None
+        return unreadable
 
 
 def _printable(text: str) -> str:
